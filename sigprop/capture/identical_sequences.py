@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from sigprop.capture.record import Field
 from sigprop.capture.tracing import TracedModel
 from sigprop.compat import BatchNorm
 from sigprop.errors import SigpropError
-from sigprop.graph.evaluate import Evaluation, Start
+from sigprop.graph.evaluate import Start
 from sigprop.graph.graph import Node
 from sigprop.losses import NOISE
 from sigprop.results import SiteRow
@@ -130,13 +130,8 @@ def _times(gradient: Gradient, signs: Tensor) -> Gradient | None:
     return replace(gradient, kernel=kernel, along_signal=AlongSignal(slope, rest))
 
 
-class Started(NamedTuple):
-    """A traced model, its states, where its gradient starts, and the words for that."""
-
-    traced: TracedModel
-    states: Evaluation
-    start: Start
-    name: str
+Started = tuple[TracedModel, Start, str]
+"""A traced model, where its gradient starts, and the words for that."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +145,7 @@ class TwoSequences:
 
     def continue_to_batch(self, sites: list[SiteRow]) -> None:
         """After the backward pass: gradients of the rows, and the energies of the trace, as in the whole batch."""
-        states = self.started.states
+        states = self.started[0].states
         both, evidence = states.energy, states.evidence
         apart, levels = self._passed(self.opposed)
         states.energy = {name: self._total(both[name], apart.get(name, 0.0)) for name in both}
@@ -163,7 +158,7 @@ class TwoSequences:
 
     def _passed(self, start: Start) -> tuple[dict[str, float], dict[str, float]]:
         """Energies of the parameters, and gradients of the sites that all sequences share."""
-        found = self.started.traced
+        found = self.started[0]
         shared: dict[Node, list[str]] = {}
         for name, item in found.sites:
             if item.is_made and not any(axis.role == BATCH for axis in item.layout.order):
@@ -174,8 +169,8 @@ class TwoSequences:
             for name in shared.get(node, ()):
                 levels[name] = float(gradient.kernel.values.diagonal().mean())
 
-        self.started.states.backward(start, take)
-        return self.started.states.energy, levels
+        found.states.backward(start, take)
+        return found.states.energy, levels
 
     def _total(self, both: float, apart: float) -> float:
         own, common = (both + apart) / 4, (both - apart) / 4
@@ -192,10 +187,11 @@ def two_sequences(model: nn.Module, batch: Any, started: Callable[[int], Started
         two = started(FOLLOWED)
     except SigpropError:  # a loss with targets of its own, which are those of the whole batch
         return None
-    apart = opposed(two.traced, two.start)
+    traced, start, name = two
+    apart = opposed(traced, start)
     if apart is None:
         return None
-    scale = 1.0 if two.name == NOISE else _scale(_level(started(1).start) / max(_level(two.start), 1e-300), sequences)
+    scale = 1.0 if name == NOISE else _scale(_level(started(1)[1]) / max(_level(start), 1e-300), sequences)
     return None if scale is None else TwoSequences(two, apart, sequences, scale)
 
 

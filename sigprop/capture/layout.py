@@ -314,21 +314,19 @@ def _preferred(candidates: list[Dim]) -> Dim:
 
 def positions_of(result: Layout, operand: Layout) -> Tensor:
     """For each position of the result, the operand's position that it reads."""
-    strides, step = {}, 1
-    for axis in reversed(operand.order):
-        strides[axis] = step
-        step *= axis.size
-    place_of = {
-        own: axis
-        for dim, wide in zip(operand.dims, result.dims, strict=True)
-        for own, axis in zip(dim, wide, strict=False)
-    }
-    index = torch.zeros([axis.size for axis in result.order], dtype=torch.long)
-    for own, stride in strides.items():
-        axis = place_of[own]
-        shape = [-1 if other is axis else 1 for other in result.order]
-        index = index + stride * torch.arange(axis.size).reshape(shape)
-    return index.expand([axis.size for axis in result.order]).flatten()
+    rows = result.index()
+    index = torch.empty(result.positions, dtype=torch.long)
+    index[rows.flatten()] = operand.index().expand(rows.shape).flatten()
+    return index
+
+
+def places_along(order: Sequence[Axis], axes: Sequence[Axis]) -> Tensor:
+    """For each position where it is along some of the axes."""
+    index = torch.zeros([axis.size for axis in order] or [1], dtype=torch.long)
+    for axis in (axis for axis in order if axis in axes):
+        shape = [-1 if other is axis else 1 for other in order]
+        index = index * axis.size + torch.arange(axis.size).reshape(shape)
+    return index.flatten()
 
 
 def concrete_rows(value: Tensor | float, layout: Layout) -> Tensor:

@@ -53,26 +53,17 @@ class CaptureMode(Mode):
         self._rules = RULES.entries()
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Names of modules while they run; their outputs become sites."""
-        self._capture.running = True
-        try:
-            with torch.enable_grad(), self._capture.module_hooks(), custom_functions(self._custom_function), self:
-                yield
-        finally:
-            self._capture.running = False
-
-    @contextmanager
-    def loss(self) -> Iterator[None]:
-        """While a loss is called on the output: what it is made of is only recorded, to be replayed."""
-        self._capture.lock.acquire()
-        self._recording = True
-        try:
-            with torch.enable_grad(), self._capture.module_hooks(), custom_functions(self._custom_function), self:
-                yield
-        finally:
-            self._recording = False
-            self._capture.lock.release()
+    def watching(self, loss: bool = False) -> Iterator[None]:
+        """Modules by name while they run; their outputs become sites. What a `loss`, which is called on the output, is
+        made of is only recorded, to be replayed."""
+        capture, functions = self._capture, custom_functions(self._custom_function)
+        with capture.lock:
+            self._recording, capture.running = loss, not loss
+            try:
+                with torch.enable_grad(), capture.module_hooks(), functions, self:
+                    yield
+            finally:
+                self._recording = capture.running = False
 
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = dict(kwargs or {})

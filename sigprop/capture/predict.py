@@ -17,10 +17,10 @@ from sigprop.capture.record import Uneven
 from sigprop.capture.replayed_function import ReplayedFunction
 from sigprop.capture.rows import SiteRows, parameter_rows, placed, score_rows
 from sigprop.capture.skipped_rows import with_skipped_rows
-from sigprop.capture.tracing import followed
+from sigprop.capture.tracing import TracedModel, followed
 from sigprop.distributions import build
 from sigprop.errors import require
-from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.isolation import as_written, undisturbed
 from sigprop.losses import LossChoice, require_loss
 from sigprop.results import Profile, SiteRow
@@ -103,36 +103,34 @@ def _followed_once(model: Any, loaded: nn.Module, batch: Any, settings: TheoryOp
 
     def started(count: int | None) -> Started:
         made = followed(loaded, batch if count is None else first_sequences(batch, count), settings, copy=not own)
-        return Started(made, made.states, *made.differentiate(settings.loss))
+        return made, *made.differentiate(settings.loss)
 
     many = two_sequences(loaded, batch, started) if SEQUENCES in settings.passes else None
-    made = many.started if many else started(None)
-    meta: dict[str, Any] = {"source": "predict", "model": type(loaded).__name__}
-    meta["loss"] = made.name
-    sites = _site_rows(made, meta)
+    found, start, name = many.started if many else started(None)
+    meta: dict[str, Any] = {"source": "predict", "model": type(loaded).__name__, "loss": name}
+    sites = _site_rows(found, start, meta)
     if many:
         many.continue_to_batch(sites)
         meta["sequences"] = f"{many.sequences} sequences, alike and apart until the loss, the first two followed"
     if settings.scores:
-        sites = placed(sites, score_rows(made.traced, settings.seed))
-    meta["passes"] = [*made.traced.passes, *([SEQUENCES] if many else [])]
-    profile = Profile(sites, parameter_rows(made.traced, made.states), meta)
-    for run in made.traced.runs:
+        sites = placed(sites, score_rows(found, settings.seed))
+    meta["passes"] = [*found.passes, *([SEQUENCES] if many else [])]
+    profile = Profile(sites, parameter_rows(found), meta)
+    for run in found.runs:
         profile = with_skipped_rows(profile, run)
     mark_vanished((*profile.sites, *profile.parameters))
     return profile
 
 
-def _site_rows(made: Started, meta: dict[str, Any]) -> list[SiteRow]:
+def _site_rows(found: TracedModel, start: Start, meta: dict[str, Any]) -> list[SiteRow]:
     """Rows of the sites after the backward pass; what a user's hooks make uncertain is noted."""
-    found, states, start = made.traced, made.states, made.start
     if found.unheard:
         meta["hooks"] = f"forward hooks on {', '.join(found.unheard)} were not run: they are for real tensors"
     if found.unfollowed:
         start = start.note(Status.ASSUMED, f"backward hooks on {', '.join(found.unfollowed)} are not followed")
-    rows = SiteRows(found, states, start)
-    states.backward(start, rows.take_gradient)
-    meta["operations"] = operations_of(states, found.capture.drawn)
+    rows = SiteRows(found, start)
+    found.states.backward(start, rows.take_gradient)
+    meta["operations"] = operations_of(found.states, found.capture.drawn)
     return rows.finish()
 
 

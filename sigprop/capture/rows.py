@@ -93,8 +93,9 @@ REMAINDER = "a variance that is little beside the squared mean, which is known t
 class SiteRows:
     """Rows of the sites: signals at once, gradients as the backward pass comes by."""
 
-    def __init__(self, found: TracedModel, states: Evaluation, start: Start):
-        self._states, self._repeats = states, found.capture.repeats
+    def __init__(self, found: TracedModel, start: Start):
+        states, self._repeats = found.states, found.capture.repeats
+        self._states = states
         self.sites: list[SiteRow] = []
         self._waiting: dict[Node, list[tuple[SiteRow, Field, Evidence]]] = {}
         self._kept: dict[Field, Gradient] = {}
@@ -156,8 +157,8 @@ class SiteRows:
         return self._last[1]
 
 
-def parameter_rows(found: TracedModel, states: Evaluation) -> list[ParameterRow]:
-    energy, evidence = states.energy, states.evidence
+def parameter_rows(found: TracedModel) -> list[ParameterRow]:
+    energy, evidence = found.states.energy, found.states.evidence
     roles = find_roles(found, [item for item in found.capture.records if isinstance(item, Field)])
     rows = []
     for name, weight in found.weights.items():

@@ -96,7 +96,7 @@ class TracedModel:
     def differentiate(self, loss: LossChoice = None, states: Evaluation | None = None) -> tuple[Start, str]:
         """Where the gradient starts, by the rule of `sigprop.losses`, and the words for it."""
         states = states or self.states
-        with undisturbed() as interrupts, CaptureMode(self.capture).loss(), interrupts.let_through():
+        with undisturbed() as interrupts, CaptureMode(self.capture).watching(loss=True), interrupts.let_through():
             chosen = objective(self.output, self.batch, loss, depends=lambda tensor: record_of(tensor) is not None)
         found = record_of(chosen.tensor)
         if found is None or not found.requires_grad or (chosen.is_noise and not isinstance(found, Field)):

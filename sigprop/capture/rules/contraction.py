@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, rule
-from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, arranged, fresh, second_axis
+from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, arranged, fresh, places_along, second_axis
 from sigprop.capture.record import Call, Field, Weight
 from sigprop.capture.rules.attention import attended, scored
 from sigprop.capture.rules.operands import as_field
@@ -277,11 +277,7 @@ def _apart(capture: Capture, node: Node, order: tuple[Axis, ...], shared: list[A
     """Positions with weights of their own are independent of each other."""
     if not shared:
         return node
-    index = torch.zeros([axis.size for axis in order], dtype=torch.long)
-    for axis in shared:
-        shape = [-1 if other is axis else 1 for other in order]
-        index = index * axis.size + torch.arange(axis.size).reshape(shape)
-    flat = index.flatten()
+    flat = places_along(order, shared)
     same = (flat[:, None] == flat).double()
     return capture.apply(Modulate(same, torch.ones(len(flat), dtype=torch.float64)), node)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, rule
-from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
+from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles, places_along
 from sigprop.capture.record import Call, Field, Function, Record, Weight, few_entries
 from sigprop.capture.rules.operands import bound_to, concrete_field, weight_field
 from sigprop.capture.rules.pointwise import functions_of_parts, side_by_side_again
@@ -132,11 +132,7 @@ def _is_image(layout: Layout) -> bool:
 
 def _images(layout: Layout) -> Tensor:
     """Which image each row of the kernel belongs to."""
-    index = torch.zeros([axis.size for axis in layout.order] or [1], dtype=torch.long)
-    for axis in (a for a in layout.order if a in layout.dims[0] or a.role == BATCH):
-        shape = [-1 if other is axis else 1 for other in layout.order]
-        index = index * axis.size + torch.arange(axis.size).reshape(shape)
-    return index.flatten()
+    return places_along(layout.order, [a for a in layout.order if a in layout.dims[0] or a.role == BATCH])
 
 
 @rule("batch_norm")

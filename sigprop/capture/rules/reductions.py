@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, rule
-from sigprop.capture.layout import Axis, Layout
+from sigprop.capture.layout import Axis, Layout, places_along
 from sigprop.capture.record import Call, Field, Statistic, on_meta, result_shape
 from sigprop.capture.rules.normalization import centre
 from sigprop.capture.rules.pointwise import pointwise
@@ -54,12 +54,8 @@ def _of_stacked(capture: Capture, call: Call, input: Field, places: list[int]) -
 
 def _pooled(capture: Capture, call: Call, x: Field, layout: Layout, axes: list[Axis], average: bool) -> Field:
     """Mean or sum over some position axes."""
-    order = x.layout.order
-    rest = [axis for axis in order if axis not in axes]
-    groups = torch.arange(math.prod(axis.size for axis in rest)).reshape([axis.size for axis in rest] or [1])
-    shape = [axis.size if axis in rest else 1 for axis in order]
-    target = groups.reshape(shape).expand([axis.size for axis in order]).flatten()
-    matrix = torch.zeros(groups.numel(), len(target), dtype=torch.float64)
+    target = places_along(x.layout.order, [axis for axis in x.layout.order if axis not in axes])
+    matrix = torch.zeros(int(target.max()) + 1, len(target), dtype=torch.float64)
     matrix[target, torch.arange(len(target))] = 1.0
     if average:
         matrix = matrix / matrix.sum(1, keepdim=True)

@@ -6,7 +6,7 @@ Of functions of parameters alone (views, gates, standardization) the distributio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -40,17 +40,18 @@ def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
     fields = [item for item in records if isinstance(item, Field)]
     if not fields:
         return of_weights(capture, call)
-    result = made_on_meta(call)
-    reason = reason or _sampled(call)
+    said = reason or _sampled(call)
+    return _each(made_on_meta(call), lambda item, number: _like(capture, call, item, fields, number, said))
+
+
+def _each(result: Any, make: Callable[[Tensor, int | None], Any]) -> Any:
+    """What stands for the tensor that a call makes, or for each of several."""
     if isinstance(result, Tensor):
-        return _like(capture, call, result, fields, None, reason)
-    if isinstance(result, (tuple, list)):
-        made = [
-            _like(capture, call, item, fields, number, reason) if isinstance(item, Tensor) else item
-            for number, item in enumerate(result)
-        ]
-        return tuple(made)
-    return result
+        return make(result, None)
+    if not isinstance(result, (tuple, list, Iterator)):
+        return result
+    made = [make(item, number) if isinstance(item, Tensor) else item for number, item in enumerate(result)]
+    return made if type(result) is list else tuple(made)
 
 
 def recorded(capture: Capture, call: Call) -> Any:
@@ -64,12 +65,7 @@ def recorded(capture: Capture, call: Call) -> Any:
     except Exception:
         args, kwargs = mapped((call.args, call.kwargs), capture.value_of)
         result = call.function(*args, **kwargs)
-    if isinstance(result, Tensor):
-        return _bare(capture, call, result, None)
-    if isinstance(result, (tuple, list)):
-        made = [_bare(capture, call, item, n) if isinstance(item, Tensor) else item for n, item in enumerate(result)]
-        return type(result)(made) if type(result) is not tuple and not hasattr(result, "_fields") else tuple(made)
-    return result
+    return _each(result, lambda item, number: _bare(capture, call, item, number))
 
 
 def _bare(capture: Capture, call: Call, result: Tensor, output: int | None) -> Field:
@@ -212,12 +208,7 @@ def makes_fields(call: Call) -> bool:
 def of_weights(capture: Capture, call: Call) -> Any:
     """Weights for the results of a call on weights and real tensors."""
     parents = [item for item in call.records if isinstance(item, Weight)]
-    result = made_on_meta(call)
-    if isinstance(result, Tensor):
-        return _weight(capture, call, result, parents, None)
-    if isinstance(result, (tuple, list)) or call.name == "iter":
-        return tuple(_weight(capture, call, item, parents, n) for n, item in enumerate(result))
-    return result
+    return _each(made_on_meta(call), lambda item, number: _weight(capture, call, item, parents, number))
 
 
 def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight], output: int | None) -> Any:

@@ -143,3 +143,12 @@ class Squeezed(nn.Module):
 def test_a_pool_of_one_pixel_has_a_gradient_of_its_own(agreement):
     """It was given that of the whole map, ten times as large."""
     agreement(Squeezed, torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)), seeds=64)
+
+
+def test_a_transposed_convolution_of_the_raw_input_is_a_function_of_the_input(agreement):
+    """It was taken for a function of its weights alone: the output was said not to depend on any parameter."""
+    make = lambda: nn.Sequential(  # noqa: E731
+        nn.ConvTranspose2d(3, 96, 4, 2, 1), nn.ReLU(), nn.Conv2d(96, 64, 3, stride=2), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 6),
+    )  # fmt: skip
+    agreement(make, IMAGE[..., :4, :4], loss)

@@ -71,12 +71,30 @@ def convolution(
     return Field(layout, lambda _: node, sources, few_products=op.of_few_products, call=call, inputs=inputs)
 
 
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def transposed(capture: Capture, call: Call, input: Any, weight: Any, bias: Any = None, *_: Any, **__: Any) -> Any:
+    """Of the raw input as a convolution of it, else drawn."""
+    shape, rank = result_shape(call), int(call.name[-2])
+    if isinstance(input, Tensor) and isinstance(weight, Weight) and shape[-rank - 1] == weight.shape[1]:  # one group
+        return _pixels(capture, call, input, weight, bias, shape, rank, outputs=1)
+    return replayed(capture, call)
+
+
 def _pixels(
-    capture: Capture, call: Call, input: Tensor, weight: Weight, bias: Weight | None, shape: tuple[int, ...], rank: int
+    capture: Capture,
+    call: Call,
+    input: Tensor,
+    weight: Weight,
+    bias: Weight | None,
+    shape: tuple[int, ...],
+    rank: int,
+    outputs: int = 0,
 ) -> Field:
-    """A convolution of the model's input: windows are read off a convolution with unit kernels."""
-    fan_in = math.prod(weight.shape[1:])
-    units = torch.eye(fan_in, dtype=torch.float64).reshape(fan_in, *weight.shape[1:])
+    """A convolution of the model's input: windows are read off a convolution with unit kernels. The weight has its
+    output channels in dimension `outputs`."""
+    others = [n for place, n in enumerate(weight.shape) if place != outputs]
+    fan_in, width = math.prod(others), weight.shape[outputs]
+    units = torch.eye(fan_in, dtype=torch.float64).reshape(fan_in, *others).movedim(0, outputs)
     args = tuple(units if item is weight else input.double() if item is input else item for item in call.args)
     kwargs = {key: units if item is weight else item for key, item in call.kwargs.items()}
     args, kwargs = mapped((args, kwargs), lambda item: None if item is bias and bias is not None else item)
@@ -88,8 +106,8 @@ def _pixels(
     law, centred = weight.distribution, weight.distribution.kind == CENTRED
     if centred:
         rows = (rows - rows.mean(1, keepdim=True)) * (fan_in / max(fan_in - 1, 1)) ** 0.5
-    shape, gram, sums = (weight.shape[0], fan_in), Dense(rows @ rows.T), rows.sum(1)
-    op = ParameterSource(gram, law.variance, shape, weight.shape[0], law.mean, sums, centred=centred, role="input")
+    gram, sums = Dense(rows @ rows.T), rows.sum(1)
+    op = ParameterSource(gram, law.variance, (width, fan_in), width, law.mean, sums, centred=centred, role="input")
     op = op if bias is None else op.with_law("bias", bias.distribution)
     node = capture.apply(op, weights=bound_to(weight=weight, bias=bias))
     source = Field(of_roles(tuple(input.shape), [CHANNEL] * input.dim()), lambda _: node)

@@ -207,9 +207,9 @@ class Capture(ModuleSites):
         if not math.isfinite(float(signal.kernel.values.sum())):
             made = getattr(op, "reason", type(op).__name__)
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
-        positions = len(signal.mean)
-        if any(item in self.graph.routed and self.states.positions(item) == positions for item in inputs):
-            self.graph.routed.add(node)
+        whole = max((self.graph.routed.get(item, 0) for item in inputs), default=0)
+        if len(signal.mean) < whole:
+            self.graph.routed[node] = whole
         return self.graph.add(node)
 
     def require_followed(self, positions: int) -> None:

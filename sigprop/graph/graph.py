@@ -219,7 +219,7 @@ class Graph:
 
     `lookups`: nodes that are rows of a table, its name and the ids; `origins`: nodes that count as positions of another
     one that they were not made of, and which; the last one counts, and for what was recorded earlier those before.
-    `routed`: nodes whose positions were picked by one drawn choice, such as the tokens that an expert sees.
+    `routed`: nodes whose positions were picked by one drawn choice, as tokens of an expert, and of how many they were.
     `loss_seed`: that of outputs that are drawn for a loss, whichever it is.
     """
 
@@ -229,7 +229,7 @@ class Graph:
         self.sites: list[NamedNode] = []
         self.lookups: dict[Node, tuple[str, Tensor]] = {}
         self.origins: dict[Node, dict[Node, Tensor]] = {}
-        self.routed: set[Node] = set()
+        self.routed: dict[Node, int] = {}
 
     def add(self, node: Node) -> Node:
         self.nodes.append(node)

@@ -20,7 +20,7 @@ from sigprop.theory.drawing import DTYPE, drawn_signs, root_of, unit_kernel, uni
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.attention.sampled import EVIDENCE
 from sigprop.theory.ops.drawn import DrawnOp
-from sigprop.theory.ops.gain import ACROSS, FEW, FEW_NUMBERS
+from sigprop.theory.ops.gain import ACROSS, FEW_NUMBERS
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
     EXACT,
@@ -212,8 +212,8 @@ class DrawnAttention(DrawnOp):
         return self.carries.gradient(gradient, Dense(kernel), along_signal=AlongSignal(leaning))
 
     def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
-        few = self.draws.fewest_entries <= FEW and float(gradient.directions.radial) < ACROSS
-        return Evidence(Status.ASSUMED, FEW_NUMBERS) if few else EXACT
+        one = self.draws.fewest_entries == 1 and float(gradient.directions.radial) < ACROSS
+        return Evidence(Status.ASSUMED, FEW_NUMBERS) if one else EXACT
 
     def _pairs(self, matrix: Tensor, gradient: Tensor, values: Tensor, generator: torch.Generator) -> Tensor:
         """Draws of `g_t . v_t'` for every replica, head and sequence, from the roots of the two kernels.

@@ -11,9 +11,10 @@ from torch import Tensor
 from sigprop.capture.record import Field, Record, Weight, leaves
 from sigprop.capture.tracing import TracedModel
 
-CONTRACTIONS = frozenset(
-    ["linear", "addmm", "matmul", "mm", "bmm", "mv", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d"]
-)
+CONVOLUTIONS = frozenset(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
+CONTRACTIONS = CONVOLUTIONS | {"linear", "addmm", "matmul", "mm", "bmm", "mv", "baddbmm", "einsum"}
+TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+"""Arguments of `conv_transpose2d`, in order."""
 FIRST = ("embedding", "positional", "input", "readout", "router", "hidden", "norm gain", "gain", "bias")
 """Of several uses, the one that a parameter is called by: the first of these."""
 
@@ -121,11 +122,22 @@ def _counts_up(item: Field) -> bool:
 def _fans(item: Field, weight: Weight) -> tuple[int, int]:
     shape: tuple[int, ...] = tuple(weight.shape)
     name = item.call.name if item.call is not None else ""
-    if name.startswith("conv"):
+    if name.startswith("conv_transpose"):
+        return _transposed_fans(item, shape)
+    if name in CONVOLUTIONS:
         return math.prod(shape[1:]), shape[0] * math.prod(shape[2:])
     if name == "linear":
         return shape[-1], shape[-2] if len(shape) > 1 else 1
     return (shape[-2], shape[-1]) if len(shape) > 1 else (math.prod(shape), math.prod(shape))
+
+
+def _transposed_fans(item: Field, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Each input makes a whole window; an output is in one window for each step of the stride that the kernel spans."""
+    assert item.call is not None
+    given = dict(zip(TRANSPOSED, item.call.args, strict=False)) | item.call.kwargs
+    stride, groups, window = given.get("stride", 1), given.get("groups", 1), math.prod(shape[2:])
+    steps = math.prod(stride) if isinstance(stride, (tuple, list)) else stride ** (len(shape) - 2)
+    return max(shape[0] // groups * window // steps, 1), shape[1] * window
 
 
 def _is_expert(name: str, weight: Weight, root: Weight) -> bool:

@@ -139,3 +139,24 @@ def test_gains_of_deeper_layers_start_smaller():
     assert made["final_norm.weight"].init.value == 1.0
     with pytest.raises(UnsupportedError, match="Pre-LN"):
         raw("layer_norm_scaling", "post")
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_transposed_convolutions_are_matrices_of_their_fan_in(groups):
+    """Each output of stride 2 and kernel 4 is in four of sixteen places of a window."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(64, 48, 4, 2, 1, groups=groups), nn.ReLU()
+    )
+    x = torch.randn(8, 3, 12, 12)
+    made = plan(model, "kaiming", batch=x)
+    assert made["2.weight"].init.std == pytest.approx((2 / (64 // groups * 4)) ** 0.5)
+    ratios = []
+    for seed in range(20):
+        made.apply_(model, generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            first, out = model[:2](x), model[:3](x)
+        ratios.append(out[..., 4:-4, 4:-4].square().mean() / (2 * first[..., 1:-1, 1:-1].square().mean()))
+    found = torch.stack(ratios)
+    assert abs(found.mean() - 1) < 4 * found.std() / 20**0.5
+    assert found.std() < 0.2

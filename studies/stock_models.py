@@ -63,6 +63,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
                                        "tie_word_embeddings": True}),
     "Nemotron": ("NemotronForCausalLM", {"num_key_value_heads": 8}),
     "Gemma 3": ("Gemma3ForCausalLM", {}),
+    "Gemma 4": ("Gemma4ForCausalLM", {}),
     "Qwen2-MoE": ("Qwen2MoeForCausalLM", {}),
     "Qwen3-MoE": ("Qwen3MoeForCausalLM", {"norm_topk_prob": True}),
     "DeepSeek-V3": ("DeepseekV3ForCausalLM", {}),

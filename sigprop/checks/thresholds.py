@@ -140,7 +140,8 @@ THRESHOLDS = {
     "rank_collapse": Threshold(
         0.9,
         "token correlation: cosine above 0.9 leaves a tenth of the variance to tokens; by training "
-        "(docs/evidence/stock.md) 0.92 ends 2 to 3 % above, 0.97 3 to 5 %, 0.99 7 to 8 %",
+        "(docs/evidence/stock.md) 0.92 ends 2 to 3 % above, 0.97 3 to 5 %, 0.99 7 to 8 %, "
+        "0.999 19 to 25 %",
     ),
     "rank_collapse_problem": Threshold(
         0.99, "attention's gradient falls like 1 - correlation (dslm, App. F): 1 % of it is left"

@@ -1,4 +1,4 @@
-"""`python -m studies.corpus.page`: the page's tables of the sixth to the eighth set, from what `studies.corpus.fresh`
+"""`python -m studies.corpus.page`: the page's tables of the sixth to the tenth set, from what `studies.corpus.fresh`
 has stored; the seventh set itself is history (docs/log.md)."""
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def main(
         large = {name: row for name, row in models.items() if name.startswith(f"{which}/large")}
         small = {name: row for name, row in models.items() if name not in large}
         made |= {f"{which} ": _tables(small), f"{which} large ": _tables(large)}
+    made |= {f"{which} ": _tables(read(file_of(which))["models"]) for which in ("ninth", "tenth")}
     again = read(AGAIN, {"models": {}})["models"]
     made["eighth again "] = {"models": _models(again)}
     fill(page, {f"{which}{name}": lines for which, found in made.items() for name, lines in found.items()})

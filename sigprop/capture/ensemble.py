@@ -252,9 +252,14 @@ def parts_of_sources(target: Field) -> dict[Field, list[Field]]:
     return {source: found if _are_disjoint(found) else [source] for source, found in parts.items()}
 
 
+LARGEST_SITE = 1024
+"""Positions of a tensor between others that are followed for its row alone."""
+
+
 def sites_between(target: Field, parts: dict[Field, list[Field]]) -> list[Field]:
-    """Sites that a replay passes on the way to a target, neither drawn nor the target itself."""
-    return [record for record in records_between(target, parts) if isinstance(record, Field) and record.is_site]
+    """Sites with a row that a replay passes on the way to a target, neither drawn nor the target itself."""
+    passed = [item for item in records_between(target, parts) if isinstance(item, Field) and item.is_site]
+    return [item for item in passed if item.layout.positions <= LARGEST_SITE and not item.layout.has_keys]
 
 
 def records_between(target: Field, parts: dict[Field, list[Field]]) -> set[Record]:

@@ -72,6 +72,11 @@ class Layout:
     def channels(self) -> int:
         return math.prod(axis.size for dim in self.dims for axis in dim if not axis.is_position)
 
+    @cached_property
+    def has_keys(self) -> bool:
+        """Scores and attention weights: one number for each pair of positions."""
+        return any(axis.role == KEY for dim in self.dims for axis in dim)
+
     def permuted(self, order: Sequence[int]) -> Layout:
         return Layout(tuple(self.dims[index] for index in order), self.order)
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import APART
-from sigprop.capture.layout import BATCH, KEY, Layout
+from sigprop.capture.ensemble import APART, LARGEST_SITE
+from sigprop.capture.layout import BATCH, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_heads import heads_in
@@ -82,8 +82,6 @@ def _same_sequence(axes: Axes) -> Tensor:
     return (sequence[:, None] == sequence).double().fill_diagonal_(0.0)
 
 
-LARGEST = 1024
-"""Positions of a tensor between others that are followed for its row alone."""
 LITTLE = 0.1
 """Share of the squared mean below which a variance is no longer what BatchNorm to first order promises: the mean of a
 function behind it is that of a Gaussian, whose square is off by 2 % at 25 independent positions, a fifth of this."""
@@ -101,11 +99,13 @@ class SiteRows:
         self._kept: dict[Field, Gradient] = {}
         self._masks = padding_masks(found.batch)
         self._last: tuple[Any, tuple[float, float, float], Any] | None = None
-        sites = [(n, x) for n, x in found.sites if not any(axis.role == KEY for dim in x.layout.dims for axis in dim)]
+        sites = [(name, item) for name, item in found.sites if not item.layout.has_keys]
         for (name, item), depth in zip(sites, depths([name for name, _ in sites]), strict=True):
-            if item.layout.positions > LARGEST and not item.is_made:
-                count = f"{item.layout.positions:,} positions, more than the {LARGEST:,} of a tensor between others"
-                self.sites.append(SiteRow(name, depth, status="assumed", reason=f"not followed: {count}"))
+            if item.layout.positions > LARGEST_SITE and not item.is_made:
+                why = (
+                    f"not followed: {item.layout.positions:,} positions, more than the {LARGEST_SITE:,} of such a site"
+                )
+                self.sites.append(SiteRow(name, depth, status="assumed", reason=why))
                 continue
             with found.capture.lock:
                 signal = states.signal(item.node)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.capture import build, predict
+from sigprop.capture import build, predict, replayed_heads
 from sigprop.measurement import measure
 
 IMAGE = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -247,3 +247,25 @@ def test_sites_that_drawn_attention_passes_have_its_gradients():
 
     tokens = torch.arange(16).view(1, 16)
     assert max(errors(make, tokens, 60, "grad_variance", "query_norm", "key_norm")) < 4.0
+
+
+def test_a_drawn_attention_keeps_no_kernel_of_pairs(monkeypatch):
+    """T5's biases of pairs of positions are a site that attention passes: their kernel took 2 minutes at 64 tokens."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4)
+    config.use_cache = False
+    ids = torch.arange(40)[None]
+    followed = []
+
+    class Noted(replayed_heads.Reverse):
+        def __init__(self, parts, sites=(), **options):
+            followed.extend(sites)
+            super().__init__(parts, sites, **options)
+
+    monkeypatch.setattr(replayed_heads, "Reverse", Noted)
+    made = predict(
+        build(lambda: transformers.T5ForConditionalGeneration(config).eval()),
+        {"input_ids": ids, "decoder_input_ids": ids},
+    )
+    assert all(site.layout.positions <= 1024 for site in followed)
+    assert [row.grad_variance > 0 for row in made.sites if row.name.endswith("SelfAttention.q")] == [True, True]

@@ -57,7 +57,7 @@ def test_rows_are_averaged_by_name():
         row = ParameterRow("w", (2,), "hidden", 1.0, grad_second_moment=math.nan if number else 3.0)
         return Profile([site], [row], {"source": "predict"})
 
-    found = averaged(3, one)
+    found = averaged([one(number) for number in range(3)])
     assert found.sites[0].variance == 2.0
     assert math.isnan(found.sites[0].grad_variance)
     assert found.parameters[0].grad_second_moment == 3.0

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
 from sigprop.capture.functions import UNARY
-from sigprop.capture.layout import KEY, as_constant
+from sigprop.capture.layout import as_constant
 from sigprop.capture.record import Call, Field, Record, Weight
 from sigprop.capture.rules.normalization import centred, normalized
 from sigprop.capture.rules.operands import drawn_result, remember_choice
@@ -218,7 +218,7 @@ def dropout(capture: Capture, call: Call, input: Any, p: float = 0.5, training: 
     training = kwargs.get("train", training)
     if not training or p == 0.0:
         return input
-    if not isinstance(input, Field) or any(a.role == KEY for dim in input.layout.dims for a in dim):
+    if not isinstance(input, Field) or input.layout.has_keys:
         return replayed(capture, Call(torch.dropout, "dropout", (input, p, True), {}, call.module))
     inner = Call(torch.dropout, "dropout", (input, p, True), {}, call.module)
     return capture.field_of(Dropout(p), input, input.layout, inner)

@@ -13,7 +13,6 @@ from torch import Tensor
 from sigprop.capture.capture import Capture, by_rule
 from sigprop.capture.ensemble import joined
 from sigprop.capture.layout import (
-    KEY,
     LARGEST,
     Misaligned,
     as_constant,
@@ -249,7 +248,7 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
     except Misaligned:
         return replayed(capture, call)
     curved = first.is_curved or second.is_curved or isinstance(op, Product)
-    if (curved and not independent(first, second)) or any(a.role == KEY for dim in layout.dims for a in dim):
+    if (curved and not independent(first, second)) or layout.has_keys:
         return replayed(capture, call)
     if isinstance(op, Product) and (streams := outer_streams(layout, own_first, own_second)):
         wide = with_streams(layout, streams)
@@ -324,4 +323,4 @@ def fixed_factor(capture: Capture, call: Call, field: Field, numbers: Tensor) ->
 
 
 def _has_keys(item: Any) -> bool:
-    return isinstance(item, Field) and any(a.role == KEY for dim in item.layout.dims for a in dim)
+    return isinstance(item, Field) and item.layout.has_keys

@@ -17,7 +17,6 @@ from sigprop.capture.capture import Capture
 from sigprop.capture.functions import MOVES, UNARY
 from sigprop.capture.layout import (
     CHANNEL,
-    KEY,
     Layout,
     Misaligned,
     arranged,
@@ -102,7 +101,7 @@ def _like(capture: Capture, call: Call, result: Tensor, fields: list[Field], out
 def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
     same = [item.layout for item in fields if item.shape == shape]
     if same:
-        return max(same, key=lambda layout: (_has_keys(layout), layout.positions))
+        return max(same, key=lambda layout: (layout.has_keys, layout.positions))
     try:
         layout, _ = common_layout([item.layout for item in fields])
     except Misaligned:
@@ -131,7 +130,7 @@ def _by_place(shape: tuple[int, ...], fields: list[Field]) -> Layout | None:
     """A dimension that has another size has the role of the one in its place; of a field with more dimensions those
     that are left, in order."""
     model = max((item.layout for item in fields), key=lambda layout: (len(layout.dims), layout.positions))
-    if _has_keys(model) or len(shape) > len(model.dims):
+    if model.has_keys or len(shape) > len(model.dims):
         return None
     places = list(range(len(shape))) if len(shape) == len(model.dims) else _left(shape, model.shape)
     if places is None:
@@ -160,10 +159,6 @@ def _left(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int] | None:
         found.append(place)
         start = place + 1
     return found
-
-
-def _has_keys(layout: Layout) -> bool:
-    return any(axis.role == KEY for dim in layout.dims for axis in dim)
 
 
 # -- Functions of parameters alone

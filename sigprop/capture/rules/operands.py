@@ -183,7 +183,7 @@ def _read(capture: Capture, weight: Weight, ids: Tensor, padding_idx: int | None
 
 
 def _relate(capture: Capture, weight: Weight, lookups: list[Node], padding_idx: int | None) -> None:
-    """Let all lookups of one table be parts of it, so that what they have in common adds as one, in sums and in gradients."""
+    """Let all lookups of one table be parts of it: what they have in common adds as one, and so do their gradients."""
     read = [capture.graph.lookups[node][1] for node in lookups]
     rows = torch.cat(read).unique()
     table = _read(capture, weight, rows, padding_idx)

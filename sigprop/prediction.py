@@ -103,9 +103,8 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
     long = _long_context(loaded, batch, verify, tokens, options)
     if isinstance(long, Profile):
         return long
-    pixels = image_positions(loaded) if parameter_count(loaded) <= LARGEST else None
-    if verify is None and (pixels or _is_cheap(loaded, batch)):
-        options = {"positions": pixels or FOLLOWED, "replayed": REPLAYED} | options
+    if verify is None:
+        options = limits(loaded, batch) | options
     try:
         found = _by_theory(loaded, batch, tokens, options)
     except SigpropError as obstacle:
@@ -124,10 +123,12 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
     return _verified(found, loaded, batch, loss, seed, verify or DRAWS, math.inf if verify else allowed)
 
 
-def image_positions(model: nn.Module) -> int | None:
-    """Positions that theory follows of a model with convolutions over images; None for any other."""
-    over_images = (isinstance(module, ConvNd) and not isinstance(module, nn.Conv1d) for module in model.modules())
-    return FOLLOWED_PIXELS if any(over_images) else None
+def limits(model: nn.Module, batch: Any) -> dict[str, int]:
+    """What theory is kept to where the model can as well be run; nothing where it cannot."""
+    over_images = any(isinstance(module, ConvNd) and not isinstance(module, nn.Conv1d) for module in model.modules())
+    if over_images and parameter_count(model) <= LARGEST:
+        return {"positions": FOLLOWED_PIXELS, "replayed": REPLAYED}
+    return {"positions": FOLLOWED, "replayed": REPLAYED} if _is_cheap(model, batch) else {}
 
 
 def _by_theory(model: nn.Module, batch: Any, tokens: int, options: dict[str, Any]) -> Profile:

@@ -113,8 +113,8 @@ def _profile(subject: Subject) -> None:
             subject.predicted = subject.evaluation.predicted()
             if subject.predicted.meta.get("source") == "simulate":
                 subject.notes.append(
-                    f"predicted by {subject.predicted.meta['draws']} simulated initializations: theory follows such "
-                    "large images in minutes only"
+                    f"predicted by {subject.predicted.meta['draws']} simulated initializations: theory follows "
+                    "so many positions in minutes only"
                 )
         except SigpropError as error:
             reasons.append(error)

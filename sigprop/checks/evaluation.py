@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.batches import mapped
+from sigprop.batches import mapped, tensors_in
 from sigprop.capture import predict
+from sigprop.capture.layout import LARGEST
 from sigprop.distributions import distribution, set_distribution, skeleton_of, zero_rows
 from sigprop.errors import SigpropError, TooLarge, UnsupportedError
 from sigprop.isolation import as_written
@@ -19,7 +20,7 @@ from sigprop.losses import LossChoice
 from sigprop.measurement import measure
 from sigprop.plans import Plan
 from sigprop.plans.recipes.planned_states import distribution_of
-from sigprop.prediction import image_positions
+from sigprop.prediction import limits
 from sigprop.results import Profile
 from sigprop.results.parameters import KEEP
 from sigprop.sites import parameter_names, plain_name, unwrap
@@ -48,31 +49,32 @@ class Experiment:
         """The model without its weights. Their laws are read off once here: that costs more than all predictions."""
         return skeleton_of(as_written(self.model))
 
+    @cached_property
+    def positions(self) -> int:
+        """Those that theory follows; fewer where the model can as well be run."""
+        return limits(self.model, self.batch).get("positions", LARGEST)
+
     def predicted(self, plan: Plan | None = None) -> Profile:
-        """From theory; under a plan nothing is drawn, only the laws are replaced. Of larger images than theory follows
-        (`sigprop.prediction`), from a few initializations."""
+        """From theory; under a plan only the distributions are replaced. From a few initializations where a model that
+        can be run has more positions than theory follows."""
         subject = self.skeleton if plan is None else planned_skeleton(self.skeleton, plan)
         options: dict[str, Any] = {"loss": self.loss, "scores": True, "seed": self.seed}
-        positions = image_positions(self.model)
-        if positions is None:
-            return predict(subject, self.batch, **options)
         try:
-            return predict(subject, self.batch, **options, positions=positions)
+            return predict(subject, self.batch, **options, positions=self.positions)
         except TooLarge:
+            if self.positions == LARGEST:
+                raise
             drawn = Simulation(subject, self.batch, self.loss, self.seed)
             drawn.extend(DRAWN, counted=False)
             return drawn.summary()
 
     def structure(self, model: nn.Module) -> Structure:
         """On crops of larger images than theory follows: structure does not depend on how large they are."""
-        positions = image_positions(self.model)
-        if positions is None:
-            return read_structure(model, self.batch)
         try:
-            return read_structure(model, self.batch, positions)
+            return read_structure(model, self.batch, self.positions)
         except TooLarge as error:
             refusal: SigpropError = error
-        for side in CROPS:
+        for side in CROPS if any(item.dim() == IMAGE for _, item in tensors_in(self.batch)) else ():
             try:
                 return read_structure(model, mapped(self.batch, partial(_cropped, side=side)))
             except SigpropError as error:

@@ -45,3 +45,11 @@ def test_a_problem_is_found_on_large_images_too():
 def test_small_images_are_followed_by_theory():
     report = check(network(), torch.randn(1, 3, 16, 16), prescription=False)
     assert not any("simulated" in note for note in report.meta["notes"])
+
+
+def test_a_long_sound_is_simulated_as_predict_simulates_it():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(4, 16, 3, padding=1), nn.GELU(), nn.Conv1d(16, 16, 3, padding=1))
+    report = check(model, torch.randn(1, 4, 2500), prescription=False)
+    assert any("simulated" in note for note in report.meta["notes"])
+    assert report.measured is not None

@@ -142,8 +142,8 @@ def attention_uniform(subject: Subject) -> Iterator[Finding]:
         "Queries or keys start at zero. Zero queries are a scheme of muP; the gradient of the keys is zero until they "
         "move."
         if zeros
-        else "Queries and keys, or what they read, are so small that every key gets the same weight. Gradients of both "
-        "are as small, and tokens are told apart only once they have grown.",
+        else "Every key gets the same weight: queries and keys, or what they read, are small, or the tokens are nearly "
+        "identical. Gradients of both are as small, and attention tells tokens apart only once scores have grown.",
         "Yang et al. 2022, App. D.2",
         sites=tuple(row.name for row in rows),
         depths=(rows[0].depth, rows[-1].depth),

@@ -49,7 +49,7 @@ stress: $(READY)        ## threads, 2,000 interrupts and random networks in thei
 kills: $(READY)         ## sweeps killed with kill -9 at ten random moments, local and on Ray (extra ray)
 	$(BIN)/python -m tests.research.lab.killed_sweeps --out docs/data/killed_sweeps.json
 
-corpus: $(READY)        ## a hundred models against a witness: those that are not stored yet, and the tables of their page
+corpus: $(READY)        ## twenty models against a witness: those that are not stored yet, and the tables of their page
 	$(BIN)/python -m studies.corpus.fresh
 	$(BIN)/python -m studies.corpus.page
 

@@ -1,5 +1,5 @@
-"""`python -m studies.corpus.fresh`: the sixth set, each model predicted once, by theory alone and as called by default.
-`--models eighth`, `ninth` or `tenth`: those instead; `constructs`: the 98 of the first, for who changes the engine.
+"""`python -m studies.corpus.fresh`: the tenth set, each model predicted once, by theory alone and as called by default.
+`--models ninth`: that one instead; `constructs`: the 98 of the first, for who changes the engine.
 
 The witness (`studies.corpus.witness`) makes 16 initializations of its own, four of a large model. Kept is a line for
 each model and way: how the numbers came about, rows judged, confident and wrong ones, stated errors and how many were
@@ -20,20 +20,18 @@ import typer
 
 import sigprop
 from sigprop.errors import SigpropError
-from studies.corpus import constructs, eighth, ninth, sixth, tenth
+from studies.corpus import constructs, ninth, tenth
 from studies.corpus.case import Case
 from studies.corpus.judging import compared, confident_and_wrong, is_right
 from studies.corpus.witness import Summary, witnessed
 
-OUT = Path("docs/data/corpus_fresh.json")
-LATER = {"eighth": eighth.cases, "ninth": ninth.cases, "tenth": tenth.cases}
-SETS = {"sixth": sixth.cases, "constructs": constructs.cases} | LATER
+SETS = {"constructs": constructs.cases, "ninth": ninth.cases, "tenth": tenth.cases}
 DRAWS, OF_LARGE = 16, 4
 COLUMNS = ("variance", "grad_variance", "grad_second_moment")
 
 
 def file_of(models: str) -> Path:
-    """Where a set is stored that has a file of its own."""
+    """Where a set is stored."""
     return Path(f"docs/data/corpus_{models}.json")
 
 
@@ -43,12 +41,12 @@ def main(
     part: Annotated[int, typer.Option(help="Every second model: 0 or 1; all by default.")] = -1,
     first: Annotated[bool, typer.Option(help="Theory alone only.")] = False,
     draws: Annotated[int, typer.Option(help="Initializations of the witness; 16 by default, 4 of a large model.")] = 0,
-    models: Annotated[str, typer.Option(help="The set: sixth, eighth, ninth, tenth or constructs.")] = "sixth",
+    models: Annotated[str, typer.Option(help="The set: ninth, tenth or constructs.")] = "tenth",
 ) -> None:
     """Predict and judge what the file does not have yet."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    out = out or (file_of(models) if models in LATER else OUT)
+    out = out or file_of(models)
     found = json.loads(out.read_text()) if out.exists() else {"models": {}}
     for number, case in enumerate(SETS[models]()):
         if only in case.name and part in (-1, number % 2):
@@ -57,7 +55,7 @@ def main(
             if ways:
                 torch.manual_seed(7)
                 batch = case.batch()
-                usual = OF_LARGE if case.name.startswith(eighth.LARGE) else DRAWS
+                usual = OF_LARGE if case.name.startswith(f"{models}/large") else DRAWS
                 table = witnessed(case.make, batch, case.loss, draws or usual)
                 row |= {way: judged(case, batch, table, verify) for way, verify in ways}
                 print(case.name, {way: row[way] for way, _ in ways}, flush=True)

@@ -1,28 +1,23 @@
 """`python -m studies.corpus.page`: the page's tables of the sixth to the tenth set, from what `studies.corpus.fresh`
-has stored; the seventh set itself is history (docs/log.md)."""
+has stored; the models of the sixth to the eighth are history (docs/log.md)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from studies.corpus.fresh import OUT, file_of
+from studies.corpus.fresh import file_of
 from studies.stored import fill, read, table
 
-PAGE, AGAIN = Path("docs/evidence/corpus.md"), Path("docs/data/corpus_eighth_again.json")
+PAGE = Path("docs/evidence/corpus.md")
+SIXTH, AGAIN = Path("docs/data/corpus_fresh.json"), Path("docs/data/corpus_eighth_again.json")
 NAMED_WAYS = {"theory": "theory alone", "default": "by default"}
 
 
-def main(
-    data: Annotated[Path, typer.Option()] = OUT,
-    page: Annotated[Path, typer.Option()] = PAGE,
-) -> None:
+def main() -> None:
     """Write the tables."""
-    sixth = {name: row for name, row in read(data)["models"].items() if not name.startswith("construct/")}
-    made = {"": _tables(sixth)}
+    made = {"": _tables(read(SIXTH)["models"])}
     for which in ("seventh", "eighth"):
         models = read(file_of(which))["models"]
         large = {name: row for name, row in models.items() if name.startswith(f"{which}/large")}
@@ -31,7 +26,7 @@ def main(
     made |= {f"{which} ": _tables(read(file_of(which))["models"]) for which in ("ninth", "tenth")}
     again = read(AGAIN, {"models": {}})["models"]
     made["eighth again "] = {"models": _models(again)}
-    fill(page, {f"{which}{name}": lines for which, found in made.items() for name, lines in found.items()})
+    fill(PAGE, {f"{which}{name}": lines for which, found in made.items() for name, lines in found.items()})
 
 
 def _tables(models: dict[str, Any]) -> dict[str, Any]:
@@ -73,4 +68,4 @@ def _part(part: int, whole: int, digits: int = 0) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -18,7 +18,7 @@ from sigprop.errors import Fault, SigpropError
 from sigprop.graph import Evaluation, Start, evaluate
 from studies.corpus.case import Case
 
-SETS, SAMPLE = ("constructs", "sixth"), 36
+SETS, SAMPLE = ("constructs", "ninth", "tenth"), 36
 """Files of the corpus, of which one model in so many is run by default."""
 
 

@@ -111,7 +111,7 @@ class Evaluation:
         if not self._laws or weight.derive is None:
             return self._laws.get(weight, weight.distribution), weight.parents
         if weight not in self._derived:
-            same = all(self.law(parent) is parent.distribution for parent, _ in weight.parents)
+            same = all(self.law(parent) is parent.distribution for parent, *_ in weight.parents)
             self._derived[weight] = (weight.distribution, weight.parents) if same else weight.derive(self)
         return self._derived[weight]
 
@@ -265,7 +265,9 @@ class Evaluation:
             if state.name in sizes:
                 weight, entries = sizes[state.name]
                 amount = float(state.grad_second_moment) * entries
-                self._book(weight, amount, evidence.join(op.weight_evidence(gradient, weight)))
+                rows = weight.knows_rows and state.name == "weight" and received is None
+                along = op.along_rows(gradient, *signals) if rows else None
+                self._book(weight, amount, evidence.join(op.weight_evidence(gradient, weight)), along)
                 if received is None and op.multiplies:
                     for key in weight.entries:
                         self._uses.setdefault(key, []).append((node, amount))
@@ -281,24 +283,31 @@ class Evaluation:
                 made, before = Gradient(Dense(kernel), evidence=known), self.passed.get(site)
                 self.passed[site] = made if before is None else before + made
 
-    def _book(self, weight: Weight, amount: float, evidence: Evidence) -> None:
+    def _book(self, weight: Weight, amount: float, evidence: Evidence, along: float | None = None) -> None:
+        """Note what a weight receives, and who it is made of; `along`: which part of it is along its rows."""
         if not self.asks_weights:
             return
         parents = self._law_and_parents(weight)[1]
         if parents and math.prod(weight.shape) == 1:
             evidence = evidence.join(Evidence(Status.ASSUMED, ONE_NUMBER))
-        for name, share in [(weight.name, 1.0)] if weight.name else self._roots(parents):
+        for name, share in self._roots(weight, along):
             self.energy[name] = self.energy.get(name, 0.0) + amount * share
             before = self.evidence.get(name)
             self.evidence[name] = evidence if before is None else before.join(evidence)
 
-    def _roots(self, parents: Parents) -> list[tuple[str, float]]:
-        """Names of the parameters behind, each with its share."""
-        return [
-            (name, share * inner)
-            for parent, share in parents
-            for name, inner in ([(parent.name, 1.0)] if parent.name else self._roots(self._law_and_parents(parent)[1]))
-        ]
+    def _roots(self, weight: Weight, along: float | None) -> list[tuple[str, float]]:
+        """Names of the parameters behind, each with its share of a gradient, so much of which is along the rows; of one
+        that points anywhere, one part in as many as a row has entries."""
+        if weight.name:
+            return [(weight.name, 1.0)]
+        usual, found = 1.0 / max(math.prod(weight.shape[1:]), 1), []
+        for parent, share, own in self._law_and_parents(weight)[1]:
+            mixed = share
+            if along is not None and usual < 1.0:
+                mixed = max(share - usual * own, 0.0) * (1.0 - along) / (1.0 - usual) + own * along
+            inside = along if parent.knows_rows and parent.shape == weight.shape else None
+            found += [(name, mixed * inner) for name, inner in self._roots(parent, inside)]
+        return found
 
 
 def evaluate(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,9 +63,19 @@ class Record:
         return f"{type(self).__name__}({self.shape}, {made_by})"
 
 
-Parents = tuple[tuple["Weight", float], ...]
+class Parent(NamedTuple):
+    """A weight that another one is made of, and how much of the energy of its gradient it gets: of one that points
+    anywhere, and of one that is along the entries of each output, times a random sign."""
+
+    weight: Weight
+    share: float
+    along: float
+
+
+Parents = tuple[Parent, ...]
 Entries = tuple[Any, ...]
 """A parameter, and what is taken of it."""
+_TURNS = frozenset(["t", "transpose", "permute", "swapaxes", "movedim"])
 _TAKES_A_PART = frozenset(
     ["getitem", "narrow", "select", "split", "split_with_sizes", "chunk", "unbind", "iter", "index_select"]
 )
@@ -75,7 +85,7 @@ _TAKES_A_PART = frozenset(
 class Weight(Record):
     """A tensor made of parameters only: its entries are independent draws of one distribution.
 
-    `parents` are the weights it was made from with the share of this tensor's gradient energy that each receives;
+    `parents` are the weights it was made from;
     `derive` gives distribution and parents anew from those of an evaluation. `zero_rows`: rows of a table that
     are set to zero.
     """
@@ -94,7 +104,17 @@ class Weight(Record):
         """Names of the parameters behind, each with its share."""
         if self.name:
             return [(self.name, 1.0)]
-        return [(name, share * inner) for parent, share in self.parents for name, inner in parent.roots]
+        return [(name, item.share * inner) for item in self.parents for name, inner in item.weight.roots]
+
+    @cached_property
+    def knows_rows(self) -> bool:
+        """Whether it matters to those behind how much of its gradient is along its rows, as to a gain of each row."""
+        if self.call is None or self.call.name in _TURNS:
+            return False
+        return any(
+            item.along != item.share or (item.weight.shape == self.shape and item.weight.knows_rows)
+            for item in self.parents
+        )
 
     @cached_property
     def entries(self) -> tuple[Entries, ...]:
@@ -105,7 +125,7 @@ class Weight(Record):
         if self.call is not None and self.call.name in _TAKES_A_PART:
             numbers = [repr(i) for i in leaves((self.call.args, self.call.kwargs)) if not isinstance(i, Record)]
             taken = (self.call.name, *numbers, self.output)
-        return tuple((*inner, *taken) for parent, _ in self.parents for inner in parent.entries)
+        return tuple((*inner, *taken) for parent, *_ in self.parents for inner in parent.entries)
 
 
 _NESTS = (tuple, list, dict)

@@ -83,7 +83,7 @@ def shift_of(weight: Weight) -> float | None:
     """0 for a parameter or a view of one, `c` for `c + w`, None for any other function of parameters."""
     if weight.call is None:
         return 0.0
-    parents = [shift_of(parent) for parent, _ in weight.parents]
+    parents = [shift_of(parent) for parent, *_ in weight.parents]
     if weight.call.name in MOVES and None not in parents and len(set(parents)) == 1:
         return parents[0]
     numbers = [item for item in leaves(weight.call.args) if isinstance(item, (int, float))]

@@ -247,7 +247,16 @@ def contract(
     else:
         centred = law.kind == CENTRED and weight.shape == (fan_out, fan_in)
         op, uses = (
-            Linear(fan_in, fan_out, law.variance, shift, centred=centred, mean=law.mean, bias_mean=offset),
+            Linear(
+                fan_in,
+                fan_out,
+                law.variance,
+                shift,
+                centred=centred,
+                mean=law.mean,
+                bias_mean=offset,
+                by_rows=weight.shape == (fan_out, fan_in) and weight_labels[0] in new,
+            ),
             groups,
         )
     bound = {"weight": (weight, fan_in * fan_out * apart * uses)}

@@ -6,7 +6,7 @@ Of functions of parameters alone (views, gates, standardization) the distributio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from sigprop.capture.record import Call, Field, Weight, leaves, made_on_meta, ma
 from sigprop.capture.replay import Replay
 from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, Distribution, kind_of_derived
 from sigprop.graph.evaluate import Evaluation
-from sigprop.graph.graph import Parents
+from sigprop.graph.graph import Parent, Parents
 
 
 def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
@@ -163,6 +163,8 @@ def _left(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int] | None:
 
 # -- Functions of parameters alone
 
+ENTRIES, LARGE, MOST = 1024, 1 << 20, 64
+"""Numbers that tell how much of a gradient arrives at a parameter, of so few draws and entries drawn at most."""
 
 MAKE_FIELDS = frozenset(
     (
@@ -212,7 +214,9 @@ def of_weights(capture: Capture, call: Call) -> Any:
 def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight], output: int | None) -> Any:
     shape = tuple(result.shape)
     if not result.is_floating_point():
-        return capture.concrete(Weight(shape, parents[0].distribution, "", ((parents[0], 1.0),), call, output))
+        return capture.concrete(
+            Weight(shape, parents[0].distribution, "", (Parent(parents[0], 1.0, 1.0),), call, output)
+        )
     made = Weight(shape, parents[0].distribution, "", (), call, output)
     made.derive = _Derived(made, parents[:1] if call.name in MOVES else parents, capture.seed)
     made.distribution, made.parents = made.derive(capture.states)
@@ -234,7 +238,8 @@ class _Derived:
         law, slope = _law(call, parents, laws, weight.shape, weight.output)
         slope = 0.0 if call.name == "detach" else slope
         energy = sum(math.prod(parent.shape) for parent in parents)
-        shares = tuple((parent, slope * math.prod(parent.shape) / energy) for parent in parents)
+        sizes = [slope * math.prod(parent.shape) / energy for parent in parents]
+        shares = tuple(Parent(parent, size, size) for parent, size in zip(parents, sizes, strict=True))
         return (law, shares) if law is not None else self._drawn(states, laws, shares)
 
     def _drawn(self, states: Evaluation, laws: list[Distribution], shares: Parents) -> tuple[Distribution, Parents]:
@@ -257,16 +262,31 @@ def _kind(call: Call, laws: list[Distribution], values: Tensor) -> str:
     return kinds.pop() if len(kinds) == 1 else STRUCTURED if kinds else kind_of_derived(values)
 
 
-def _received(replay: Replay, values: Tensor) -> tuple[tuple[Weight, float], ...]:
-    """For each drawn weight how much of a random gradient's energy arrives there; nothing where autograd cannot say."""
-    above = torch.randn(values.shape, generator=replay.generator, dtype=values.dtype)
+def _received(replay: Replay, values: Tensor) -> Parents:
+    """For each drawn weight how much arrives there of a gradient; nothing where autograd cannot say."""
+    drawn = list(replay.weights.values())
+    fewest = min((item.numel() for item in drawn), default=ENTRIES)
+    count = max(1, min(ENTRIES // max(fewest, 1), LARGE // max(values.numel(), 1), MOST))
+    given = {"generator": replay.generator, "dtype": values.dtype}
+    anywhere = (torch.randn(values.shape, **given) for _ in range(count))
+    rows = (torch.randn((*values.shape[:1], *[1] * (values.dim() - 1)), **given) for _ in range(count))
     try:
-        below = torch.autograd.grad(values, list(replay.weights.values()), above, allow_unused=True)
+        found = [_energies(values, drawn, above) for above in (anywhere, (values.detach() * row for row in rows))]
     except RuntimeError:
         return ()
-    sizes = [0.0 if item is None else float(item.square().sum()) for item in below]
-    total = max(float(above.square().sum()), 1e-300)
-    return tuple((weight, size / total) for weight, size in zip(replay.weights, sizes, strict=True))
+    return tuple(Parent(*item) for item in zip(replay.weights, *found, strict=True))
+
+
+def _energies(values: Tensor, drawn: list[Tensor], gradients: Iterable[Tensor]) -> list[float]:
+    """How much of the energy of gradients arrives at each of what the values were made of."""
+    total, sums = 0.0, [0.0] * len(drawn)
+    for above in gradients:
+        below = torch.autograd.grad(values, drawn, above, allow_unused=True, retain_graph=True)
+        total += float(above.square().sum())
+        sums = [
+            size + (0.0 if item is None else float(item.square().sum())) for size, item in zip(sums, below, strict=True)
+        ]
+    return [size / max(total, 1e-300) for size in sums]
 
 
 def _law(

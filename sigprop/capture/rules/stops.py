@@ -12,6 +12,7 @@ from sigprop.capture.capture import Capture, rule
 from sigprop.capture.record import Call, Field, Record, Weight
 from sigprop.capture.rules.replayed import replayed
 from sigprop.errors import UnsupportedError
+from sigprop.graph.graph import Parent
 from sigprop.theory.ops.scale import GradientScale
 
 PROBE = 1 << 20
@@ -27,7 +28,7 @@ def stopped(capture: Capture, record: Record) -> Record:
     """A tensor made where gradients were off, as it is seen where they are on."""
     call = Call(torch.Tensor.detach, "detach", (record,), {}, capture.module)
     if isinstance(record, Weight):
-        made: Record = Weight(record.shape, record.distribution, "", ((record, 0.0),), call)
+        made: Record = Weight(record.shape, record.distribution, "", (Parent(record, 0.0, 0.0),), call)
     else:
         assert isinstance(record, Field)
         made = rescaled(capture, call, record, 0.0)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.activations.base import ActivationFunction, Shifted
+from sigprop.theory.corrections.along_signal import aligned_gain
 from sigprop.theory.kernels import Dense, Kernel
 
 if TYPE_CHECKING:
@@ -73,6 +74,21 @@ def projected(gradient: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
 def excess_of(gradients: Iterable[ActivationGradient], kernel: Kernel, mean: Tensor) -> Tensor:
     """The excess of several gradients over pairs of one signal."""
     return sum((item.excess(kernel, mean) for item in gradients), start=torch.zeros_like(kernel.values))
+
+
+def along_weights(
+    gradient: Gradient, kernel: Kernel, entries: int, bias_variance: Tensor | float | None, bias: float
+) -> float:
+    """The part of the energy of a gradient that is along the weights of each output, so many entries that bring such a
+    kernel: `E (sum_t g_t y_t)^2` of a channel `y` of it in units of an independent gradient's, which has one part of
+    that many. The bias of the outputs has this variance and mean."""
+    part = kernel.level / (kernel.level + (bias_variance or 0.0) + bias**2).clamp_min(1e-300)
+    through, mean = gradient.through_activation, torch.zeros_like(kernel.diagonal)
+    items = [replace(item.behind(bias) if bias else item, share=item.share * part) for item in through.gradients]
+    excess = kernel.like(excess_of(items, kernel, mean)).total() + through.gain_excess * part**2
+    usual = gradient.kernel.contract(kernel)
+    times = 1.0 + (excess + aligned_gain(gradient, kernel)) / usual.clamp_min(1e-300)
+    return float((times / entries).clamp(0.0, 1.0))
 
 
 def activation_gain(gradient: Gradient, unit: Kernel, mean: Tensor, gain: Tensor | float = 1.0) -> Tensor | float:

@@ -141,6 +141,11 @@ class Op(ABC):
         """What `parameters` does not follow, beside what is said of signal and gradient."""
         return EXACT
 
+    def along_rows(self, gradient: Gradient, *inputs: Signal) -> float | None:
+        """Which part of the energy of the weights' gradient is along the weights of each output; None where it is that
+        of any direction."""
+        return None
+
     def weight_evidence(self, gradient: Gradient, weight: Any) -> Evidence:
         """What is known of one weight beside that."""
         return EXACT

@@ -131,6 +131,9 @@ class Convolution(Linear):
             made[q[:, None], q] += values
         return made[:size, :size]
 
+    def along_rows(self, gradient: Gradient, *inputs: Signal) -> float | None:
+        return super().along_rows(gradient, self._windows(inputs[0])[1])
+
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         _, seen = self._windows(inputs[0])
         weight, *bias = super().parameters(gradient, self._group(seen))

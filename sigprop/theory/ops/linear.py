@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.corrections.finite_width import met, of_heavy_tails, through_weights
-from sigprop.theory.corrections.gates import ActivationGradient
+from sigprop.theory.corrections.gates import ActivationGradient, along_weights
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.states import (
@@ -66,6 +66,8 @@ class Linear(Op):
     centred: bool = False
     mean: float = field(default=0.0, kw_only=True)
     bias_mean: float = field(default=0.0, kw_only=True)
+    by_rows: bool = field(default=True, kw_only=True)
+    """Whether the weights of an output are a row of the weight."""
 
     def _seen(self, x: Signal) -> Signal:
         if not self.centred:
@@ -157,6 +159,12 @@ class Linear(Op):
 
     def _met(self, gradient: Gradient, x: Signal) -> Tensor:
         return gradient.kernel.contract(met(x.kernel, x, gradient.directions))
+
+    def along_rows(self, gradient: Gradient, *inputs: Signal) -> float | None:
+        if self.mean or not self.by_rows:
+            return None
+        brought = self._seen(*inputs).kernel.scale(self.fan_in * self.variance)
+        return along_weights(gradient, brought, self.fan_in, self.bias_variance, self.bias_mean)
 
     def with_law(self, parameter: str, law: Law) -> Linear:
         if parameter == "weight":

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import require
+from sigprop.theory.corrections.gates import along_weights
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.states import EXACT, Evidence, Fluctuation, Gradient, Signal, exchangeable_signal, starts
@@ -83,6 +84,13 @@ class ParameterSource(Op):
         if self.bias_variance is not None:
             found.append(ParameterState("bias", (self.channels,), "bias", 0.0, gradient.summed()))
         return found
+
+    def along_rows(self, gradient: Gradient, *inputs: Signal) -> float | None:
+        entries = math.prod(self.shape) // self.channels
+        if self.mean or self.shape[0] != self.channels:
+            return None
+        brought = self.gram.scale(self.variance)
+        return along_weights(gradient, brought, entries, self.bias_variance, self.bias_mean)
 
     def with_law(self, parameter: str, law: Law) -> ParameterSource:
         if parameter == "bias":

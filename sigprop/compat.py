@@ -175,11 +175,6 @@ def is_compiled(module: Any) -> bool:
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
-def storage_key(tensor: Any) -> int:
-    """A number that tensors on one storage have in common, on meta too, as long as the storage is held."""
-    return tensor.untyped_storage()._cdata
-
-
 def version_of(tensor: Any) -> int:
     """A number that grows with every write into a tensor."""
     return tensor._version

@@ -23,14 +23,13 @@ from sigprop.plans.export import TARGETS
 from sigprop.plans.recipes.rows import RECIPES
 from sigprop.plans.scaling.width_rules import WIDTH_RULES
 from sigprop.theory.activations import get
-from sigprop.theory.activations.registry import ACTIVATIONS
+from sigprop.theory.activations.base import ACTIVATIONS
 
 EXERCISES = {
     "an activation": (
         ACTIVATIONS,
         '''
-from sigprop.theory.activations.base import ActivationFunction
-from sigprop.theory.activations.registry import register
+from sigprop.theory.activations.base import ActivationFunction, register
 
 
 @register("cube")

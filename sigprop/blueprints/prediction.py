@@ -21,6 +21,7 @@ from sigprop.theory import EXACT, Gradient
 from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.layer_norm import RMSNorm
+from sigprop.theory.states import FEW
 
 ROWS, LEVELS, NODES = 512, 40, 8
 LEAST, MOST = 1e-3, 1e4
@@ -78,7 +79,7 @@ def score_rows(tape: Tape) -> list[SiteRow]:
         if isinstance(node.op, Attention):
             made = {key: _number(torch.as_tensor(item)) for key, item in _score_columns(tape, node, node.op).items()}
             row = SiteRow(node.parameters, 0, 0.0, made.pop("variance"), extras=made)
-            tell(row, tape.signal(node).evidence)
+            tell([(row, tape.signal(node).evidence, None)])
             rows.append(row)
     return rows
 
@@ -179,14 +180,13 @@ def profile_of(tapes: list[tuple[Tape, int | None]], meta: dict[str, Any]) -> Pr
 def _site(tape: Tape, site: NamedNode) -> SiteRow:
     signal, gradient = tape.signal(site.node), tape.states.gradients.get(site.node)
     mean, variance, correlation = signal.summary()
-    variance = (variance - signal.of_the_average()).clamp_min(0.0)
+    variance = variance if signal.width > FEW else (variance - signal.of_the_average()).clamp_min(0.0)
     row = SiteRow(site.name, site.depth, *map(_number, (mean, variance, correlation)))
-    tell(row, signal.evidence, "variance")
     evidence = signal.evidence
     if gradient is not None:
         row.grad_variance, row.grad_token_correlation = map(_number, gradient.summary())
         evidence = evidence.join(gradient.evidence)
-    tell(row, evidence, "grad_variance")
+    tell([(row, signal.evidence, "variance"), (row, evidence, "grad_variance")])
     return row
 
 
@@ -197,7 +197,7 @@ def _parameters(tape: Tape, node: Node) -> list[ParameterRow]:
         std = _number(torch.as_tensor(state.variance, dtype=torch.float64).sqrt())
         received = _number(state.grad_second_moment.clamp_min(0.0))
         row = ParameterRow(f"{node.parameters}.{state.name}", state.shape, state.role, std, received)
-        tell(row, evidence, "grad_second_moment")
+        tell([(row, evidence, "grad_second_moment")])
         rows.append(row)
     return rows
 

@@ -23,40 +23,18 @@ from torch import Tensor, nn
 from sigprop.batches import tensors_in
 from sigprop.capture.ensemble import joined, tied
 from sigprop.capture.layout import LARGEST, Layout
-from sigprop.capture.record import Call, Field, Record, Weight, fields_made, leaves, united
+from sigprop.capture.record import Call, Field, Record, Weight, fields_made, united
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
 from sigprop.compat import DisableTorchFunction
 from sigprop.distributions import read_parameters
 from sigprop.errors import InputError, TooLarge, UnknownNameError, UnsupportedError, require
 from sigprop.graph.evaluate import Evaluation
-from sigprop.graph.graph import Bound, Doubt, Graph, Node
+from sigprop.graph.graph import RECORD, Bound, Doubt, Graph, Node
 from sigprop.registry import Registry
 from sigprop.sites import ROOT, outputs
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.drawn import Sampled
-
-# -- What is known of a traced tensor, attached to the tensor that stands for it
-
-
-_RECORD = "_sigprop_record"
-
-
-def attach(tensor: Tensor, record: Record) -> None:
-    """Make a record what is known of a tensor."""
-    setattr(tensor, _RECORD, record)
-
-
-def record_of(value: Any) -> Record | None:
-    """The record of a traced tensor; none for anything else."""
-    return getattr(value, _RECORD, None)
-
-
-def traced(*values: Any) -> list[tuple[Tensor, Record]]:
-    """The traced tensors among the values, however nested, with their records."""
-    tensors = (item for item in leaves(values) if isinstance(item, Tensor))
-    return [(item, record) for item in tensors if (record := record_of(item)) is not None]
-
 
 # -- Modules that run, and what they make
 
@@ -98,7 +76,7 @@ class ModuleSites:
         with DisableTorchFunction():  # questions of ours, and draws of a site that is sealed, are no calls of the model
             signals = [(path, t) for path, t in tensors_in(output) if t.is_floating_point() and t.dim() and t.numel()]
             for label, (_, tensor) in zip(outputs(name, call, [path for path, _ in signals]), signals, strict=True):
-                found = record_of(tensor)
+                found = getattr(tensor, RECORD, None)
                 if isinstance(found, Field):
                     found = found.before_hook or found
                     found.seal()
@@ -183,6 +161,7 @@ class Capture(ModuleSites):
         self.attentions = 0
         self.lock = RLock()
         self._replayed = 0
+        self._positions: dict[Node, int] = {}
         self.running = False
         self._seeds = self._base = seed * 100003
         self._first_field = fields_made()
@@ -195,22 +174,24 @@ class Capture(ModuleSites):
             weight = Weight(tuple(parameter.shape), law, name, zero_rows=zeros)
             weight.requires_grad = parameter.requires_grad
             self.parameters[name] = weight
-            attach(parameter, weight)
+            setattr(parameter, RECORD, weight)
 
     def apply(self, op: Op, *inputs: Node, weights: Bound | None = None, doubts: Sequence[Doubt] = ()) -> Node:
         """Record an op; `weights` binds its parameters to weights, with their number of entries; `doubts` are what it
         does not follow of this use of it."""
-        self.require_followed(max(map(self.states.positions, inputs), default=0))
+        self.require_followed(max((self._positions[item] for item in inputs), default=0))
         node = Node(op, inputs, weights or {}, tuple(doubts))
         with DisableTorchFunction():  # outside of any traced call the mode would see every draw
             signal = self.states.run_one(node)
+        self._positions[node] = len(signal.mean)
         if not math.isfinite(float(signal.kernel.values.sum())):
             made = getattr(op, "reason", type(op).__name__)
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
         whole = max((self.graph.routed.get(item, 0) for item in inputs), default=0)
         if len(signal.mean) < whole:
             self.graph.routed[node] = whole
-        return self.graph.add(node)
+        self.graph.nodes.append(node)
+        return node
 
     def require_followed(self, positions: int) -> None:
         """Refuse more positions than may be followed, before a kernel of all their pairs is made."""
@@ -291,7 +272,7 @@ class Capture(ModuleSites):
     def attach(self, tensor: Tensor, record: Record) -> None:
         """Make a record what is known of a tensor."""
         self.records.append(record)
-        attach(tensor, record)
+        setattr(tensor, RECORD, record)
 
 
 # -- Rules by the name of the torch function that they follow

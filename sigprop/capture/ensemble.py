@@ -19,12 +19,13 @@ from sigprop.compat import standard_gamma
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
 from sigprop.graph.shared_parts import IN_STEP
-from sigprop.theory.drawing import DTYPE, drawn_rows, root_of
+from sigprop.theory.drawing import DTYPE, root_of
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.cat import CatPositions
 from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Piece
+from sigprop.theory.states import Signal
 
 ENTANGLED = "functions of one tensor, taken as independent"
 NARROW = 50.0
@@ -93,11 +94,13 @@ class Ensemble:
         self._drawn: dict[tuple[Node, int], Tensor] = {}
         self._without: dict[Node, Tensor] = {}
         self._known: dict[Node, SourceState] = {}
+        self._fluctuating: dict[tuple[Node, int], tuple[Signal, int]] = {}
 
     def again(self, generator: torch.Generator) -> Ensemble:
         """Other draws about the same expectations."""
         made = Ensemble(self._states, self.replicas, generator)
         made._expected, made._without, made._known = self._expected, self._without, self._known
+        made._fluctuating = self._fluctuating
         return made
 
     def expected(self, node: Node) -> Tensor:
@@ -113,8 +116,9 @@ class Ensemble:
 
     def rows(self, node: Node, replicas: slice, channels: int, generator: torch.Generator) -> Tensor:
         """`[replica, position, channel]`: Gaussian channels, independent, with kernel and mean of a node."""
-        mean = self._source(node).mean[:, None]
-        return drawn_rows(self.roots(node, replicas), channels, generator) + mean
+        roots = self.roots(node, replicas).to(DTYPE)
+        noise = torch.randn((len(roots), roots.shape[-1], channels), generator=generator, dtype=DTYPE)
+        return roots @ noise + self._source(node).mean[:, None]
 
     def with_mean(self, node: Node, replicas: slice) -> Tensor:
         """For each of the replicas `R` with `R R^T` the kernel in one initialization, the mean among it."""
@@ -159,8 +163,10 @@ class Ensemble:
     def drawn(self, node: Node, groups: int = 1) -> Tensor:
         """For each replica `R` with `R R^T` the kernel of the channels, or of one group, in one initialization."""
         if (node, groups) not in self._drawn:
-            signal, root = self._states.signal(node), self.expected(node)
-            channels = max(1, signal.independent_channels // groups)
+            if (node, groups) not in self._fluctuating:
+                signal = self._states.signal(node)
+                self._fluctuating[node, groups] = signal, max(1, signal.independent_channels // groups)
+            (signal, channels), root = self._fluctuating[node, groups], self.expected(node)
             noise = channel_noise(root.shape[1], channels, self.replicas, self._generator)
             made = root.to(DTYPE) @ noise
             made[..., -1] += signal.mean.to(DTYPE)

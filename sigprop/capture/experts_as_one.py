@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.capture.capture import Capture, record_of
+from sigprop.capture.capture import Capture
 from sigprop.capture.layout import CHANNEL, Axis, Layout
 from sigprop.capture.record import Call, Field, Weight
 from sigprop.capture.rules.operands import how_chosen
+from sigprop.graph.graph import record_of
 from sigprop.theory.ops.expert_sum import ExpertSum
 
 ARGUMENTS = ("hidden_states", "top_k_index", "top_k_weights")

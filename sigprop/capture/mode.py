@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.overrides import resolve_name
 from torch.utils.hooks import RemovableHandle
 
-from sigprop.capture.capture import RULES, Capture, Rule, record_of, traced
+from sigprop.capture.capture import RULES, Capture, Rule
 from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, VIEWS
 from sigprop.capture.layout import Misaligned
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
@@ -30,7 +30,7 @@ from sigprop.capture.rules.replayed import kept, makes_fields, of_weights, recor
 from sigprop.capture.rules.stops import custom, hooked, stopped
 from sigprop.compat import custom_functions
 from sigprop.errors import Fault, InputError, SigpropError, UnsupportedError
-from sigprop.graph.graph import mapped, replaced
+from sigprop.graph.graph import mapped, record_of, replaced, traced
 from sigprop.isolation import Mode
 
 CHOOSING = frozenset(
@@ -242,7 +242,7 @@ class CaptureMode(Mode):
 
 
 def _shapes(call: Call) -> str:
-    found = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, (Record, Tensor))]
+    found = [item for item in call.given if isinstance(item, (Record, Tensor))]
     return ", ".join(f"{type(item).__name__.lower()} {tuple(item.shape)}" for item in found)
 
 
@@ -272,7 +272,7 @@ def own_body(func: Any) -> Any:
 
 def signature(call: Call) -> tuple[Any, ...]:
     """What of a call decides whether torch takes it."""
-    return (call.function, *map(_kind_of, leaves((call.args, call.kwargs))))
+    return (call.function, *map(_kind_of, call.given))
 
 
 def _kind_of(item: Any) -> Any:

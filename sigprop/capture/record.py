@@ -230,7 +230,7 @@ def made_on_meta(call: Call) -> Any:
 def no_rule(call: Call, reason: str) -> NoRule:
     """The refusal of a call, with what can be done."""
     function = resolve_name(call.function) or call.name
-    given = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, (Record, Tensor))]
+    given = [item for item in call.given if isinstance(item, (Record, Tensor))]
     shapes = ", ".join(f"{type(item).__name__.lower()} {tuple(item.shape)}" for item in given)
     return NoRule(
         f"no rule follows {function} in {call.module!r} on {shapes}: {str(reason).splitlines()[0]}. "

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.capture.capture import Capture, record_of
+from sigprop.capture.capture import Capture
 from sigprop.capture.jump import FollowedBlock, Jump
 from sigprop.capture.record import Field, Skipped, Uneven, leaves, mapped
 from sigprop.distributions import Distribution, law_of
-from sigprop.graph.graph import Node
+from sigprop.graph.graph import Node, record_of
 
 SHORTEST = 40
 """Blocks of a run that is worth it."""

@@ -24,7 +24,7 @@ from sigprop.capture.layout import Axis, Layout
 from sigprop.capture.record import Call, Field, Record, Weight, no_rule
 from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
-from sigprop.graph.graph import Node
+from sigprop.graph.graph import Node, mapped
 from sigprop.theory.drawing import DTYPE, kernel_of
 from sigprop.theory.ops.base import Coupling, ParameterState
 
@@ -105,7 +105,8 @@ class Replay:
     def _call(self, record: Record) -> Tensor:
         call = record.call
         assert call is not None
-        args, kwargs = call.filled(self.values)
+        args = tuple(self._filled(item) for item in call.args)
+        kwargs = {key: self._filled(item) for key, item in call.kwargs.items()}
         if call.in_place and args and isinstance(args[0], Tensor):
             args = (args[0].clone(), *args[1:])
         if call.name == "as_strided":  # by strides of the tensor that stood for it, which is contiguous
@@ -114,6 +115,12 @@ class Replay:
             function = torch.Tensor.reshape if call.name == "view" else call.function
             result = _called(call, function, args, kwargs)
         return result if record.output is None else result[record.output]
+
+    def _filled(self, item: Any) -> Any:
+        """An argument with values in place of records."""
+        if isinstance(item, (tuple, list, dict)):
+            return mapped(item, lambda inside: self.values[inside] if isinstance(inside, Record) else inside)
+        return self.values[item] if isinstance(item, Record) else item
 
     def _draw(self, item: Field) -> Tensor:
         """Gaussian numbers of the field's shape with its token kernel and mean, channels independent."""

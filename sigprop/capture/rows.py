@@ -26,6 +26,7 @@ from sigprop.results.stated_errors import tell
 from sigprop.score_masks import score_summary
 from sigprop.sites import SCORES, CallCounter, DepthCounter, depths, inside
 from sigprop.theory import EXACT, Evidence, Gradient, Signal, Status
+from sigprop.theory.states import FEW as OWN_AVERAGE
 
 Axes = tuple[tuple[int, bool], ...]
 """For each axis of positions its size and whether it is the batch."""
@@ -97,25 +98,29 @@ class SiteRows:
         self.sites: list[SiteRow] = []
         self._waiting: dict[Node, list[tuple[SiteRow, Field, Evidence]]] = {}
         self._kept: dict[Field, Gradient] = {}
+        self._told: list[tuple[SiteRow, Evidence, str]] = []
         self._masks = padding_masks(found.batch)
         self._last: tuple[Any, tuple[float, float, float], Any] | None = None
         sites = [(name, item) for name, item in found.sites if not item.layout.has_keys]
+        with found.capture.lock:
+            nodes = {item: item.node for _, item in sites if item.is_made or item.layout.positions <= LARGEST_SITE}
+        signals = states.signals(nodes.values())
         for (name, item), depth in zip(sites, depths([name for name, _ in sites]), strict=True):
-            if item.layout.positions > LARGEST_SITE and not item.is_made:
+            if item not in nodes:
                 why = (
                     f"not followed: {item.layout.positions:,} positions, more than the {LARGEST_SITE:,} of such a site"
                 )
                 self.sites.append(SiteRow(name, depth, status="assumed", reason=why))
                 continue
-            with found.capture.lock:
-                signal = states.signal(item.node)
+            signal = signals[item.node]
             mean, variance, correlation = self._summary(name, signal, signal.mean, item.layout)
-            variance = max(variance - float(signal.of_the_average()), 0.0)
+            if signal.width <= OWN_AVERAGE:
+                variance = max(variance - float(signal.of_the_average()), 0.0)
             row = SiteRow(name, depth, mean, variance, correlation)
             evidence = signal.evidence
             if evidence.status is Status.ASYMPTOTIC and variance < LITTLE * mean**2:
                 evidence = evidence.join(Evidence(Status.ASSUMED, REMAINDER))
-            tell(row, evidence, "variance")
+            self._told.append((row, evidence, "variance"))
             self.sites.append(row)
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item, evidence))
@@ -136,14 +141,14 @@ class SiteRows:
                 passed, kept = self._states.passed.get(item), self._kept.get(item)
                 if passed is not None:
                     self._fill(row, item, evidence, passed if kept is None else passed + kept)
+        tell(self._told)
         return self.sites
 
     def _fill(self, row: SiteRow, item: Field, evidence: Evidence, gradient: Gradient) -> None:
         none = torch.zeros_like(gradient.kernel.values[0])
         _, level, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
         row.grad_variance = level / self._repeats.get(item, 1)
-        evidence = evidence.join(gradient.evidence)
-        tell(row, evidence, "grad_variance")
+        self._told.append((row, evidence.join(gradient.evidence), "grad_variance"))
 
     def _summary(self, name: str, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
         """That of the site before where both have one state, as a module and its last layer do."""
@@ -160,14 +165,15 @@ class SiteRows:
 def parameter_rows(found: TracedModel) -> list[ParameterRow]:
     energy, evidence = found.states.energy, found.states.evidence
     roles = find_roles(found, [item for item in found.capture.records if isinstance(item, Field)])
-    rows = []
+    rows, told = [], []
     for name, weight in found.weights.items():
         row = ParameterRow(name, weight.shape, roles[name].role, weight.distribution.variance**0.5)
         received = name in energy and weight.requires_grad
-        tell(row, evidence.get(name, EXACT), *(["grad_second_moment"] if received else []))
+        told.append((row, evidence.get(name, EXACT), "grad_second_moment" if received else None))
         if received:
             row.grad_second_moment = energy[name] / math.prod(weight.shape)
         rows.append(row)
+    tell(told)
     return rows
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sigprop.batches import copied, run, tensors_in
-from sigprop.capture.capture import EXPERTS, REPEATED, THINNED, Capture, CaptureOptions, record_of
+from sigprop.capture.capture import EXPERTS, REPEATED, THINNED, Capture, CaptureOptions
 from sigprop.capture.experts_as_one import followed_as_one
 from sigprop.capture.gradient_start import loss_start, terms_of
 from sigprop.capture.mode import CaptureMode
@@ -21,6 +21,7 @@ from sigprop.compat import use_plain_settings
 from sigprop.distributions import skeleton_of
 from sigprop.errors import Fault, InputError, SigpropError
 from sigprop.graph.evaluate import Evaluation, Start
+from sigprop.graph.graph import record_of
 from sigprop.isolation import (
     as_written,
     eagerly,

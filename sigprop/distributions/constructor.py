@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sigprop.distributions.distribution import INDEPENDENT, ORTHOGONAL, STRUCTURED, SURE, UNKNOWN, Distribution
-from sigprop.distributions.independence import kind_of
+from sigprop.distributions.distribution import STRUCTURED, SURE, UNKNOWN, Distribution
+from sigprop.distributions.independence import kind_of_both
 from sigprop.errors import SigpropError
 from sigprop.isolation import undisturbed
 
@@ -69,17 +69,10 @@ def _law(recorded: Law, one: Tensor, other: Tensor) -> Law:
         return recorded
     if torch.equal(one, other):
         return one.clone() if bool((one != one.flatten()[:1]).any()) else Distribution.constant(float(one.flatten()[0]))
-    kind = _kind(one, other)
+    kind = kind_of_both(one, other)
     if isinstance(recorded, Distribution) and recorded.kind == kind != STRUCTURED and agrees(recorded, one, other):
         return recorded
     return Distribution.measured(torch.cat((one.flatten(), other.flatten())), kind)
-
-
-def _kind(one: Tensor, other: Tensor) -> str:
-    kinds = {kind_of(one), kind_of(other)}
-    if float((one == other).float().mean()) > 0.5 and STRUCTURED not in kinds:
-        return STRUCTURED  # more than half of it is the same whatever the seed
-    return STRUCTURED if STRUCTURED in kinds else ORTHOGONAL if ORTHOGONAL in kinds else INDEPENDENT
 
 
 def agrees(law: Distribution, *draws: Tensor) -> bool:

@@ -61,6 +61,14 @@ def kind_of(tensor: Tensor) -> str:
     return STRUCTURED if any(abs(value) > SURE for value in _deviations(unit, tailed)) else INDEPENDENT
 
 
+def kind_of_both(one: Tensor, other: Tensor) -> str:
+    """Of two initializations of a parameter."""
+    kinds = {kind_of(one), kind_of(other)}
+    if float((one == other).float().mean()) > 0.5 and STRUCTURED not in kinds:
+        return STRUCTURED  # more than half of it is the same whatever the seed
+    return STRUCTURED if STRUCTURED in kinds else ORTHOGONAL if ORTHOGONAL in kinds else INDEPENDENT
+
+
 def kind_of_derived(values: Tensor) -> str:
     """Of a function of independent weights. Rows of one length, as weight normalization makes them, do no harm; sums of
     zero over each row do, and so do rows or columns that lie along others."""

@@ -312,7 +312,7 @@ def _copies(draws: dict[int, Any]) -> set[int]:
 def _keep_laws(model: nn.Module, recorder: DrawRecorder, factory: Factory) -> None:
     """Write the distribution of each parameter beside it; frozen tables take their numbers back."""
     places = [place for place in places_of(model) if place.parameter.is_meta]
-    recorded = {place.name: recorder.known(place.parameter) for place in places}
+    recorded = recorder.known_of({place.name: place.parameter for place in places})
     known: dict[str, Law] = {
         name: Distribution.constant(0.0, UNKNOWN) if item.law is None else item.law for name, item in recorded.items()
     }

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from sigprop.compat import correct_fan, storage_key
+from sigprop.compat import correct_fan
 from sigprop.distributions.distribution import ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
 from sigprop.distributions.independence import measured_distribution
 from sigprop.isolation import Mode
@@ -61,6 +61,11 @@ class Held:
 NOTHING = Held()
 
 
+def _key(tensor: Tensor) -> int:
+    """A number that tensors on one storage have in common: the object of a storage is one as long as it is held."""
+    return id(tensor.untyped_storage())
+
+
 class DrawRecorder(Mode):
     """Follows what is done to meta tensors, by their storages."""
 
@@ -70,13 +75,16 @@ class DrawRecorder(Mode):
         self._count = 0
 
     def known(self, tensor: Tensor) -> Held:
-        return self._known.get(storage_key(tensor), NOTHING)
+        return self._known.get(_key(tensor), NOTHING)
+
+    def known_of(self, tensors: dict[str, Tensor]) -> dict[str, Held]:
+        return {name: self.known(tensor) for name, tensor in tensors.items()}
 
     def keep(self, tensor: Tensor, law: Law, copied: Tensor | None = None, zero_rows: tuple[int, ...] = ()) -> None:
         """A distribution, of a draw of its own or of one that was copied."""
         self._count += 1
         draw = self._count if copied is None else self.known(copied).draw
-        self._known[storage_key(tensor)] = Held(tensor.untyped_storage(), law, draw, zero_rows)
+        self._known[_key(tensor)] = Held(tensor.untyped_storage(), law, draw, zero_rows)
 
     def registered(self, parameter: nn.Parameter) -> nn.Parameter | None:
         """The twin on meta of a parameter that a module registers; small frozen ones stay real."""
@@ -131,7 +139,7 @@ class DrawRecorder(Mode):
         given, name = frame.f_locals, frame.f_code.co_name
         if frame.f_globals.get("__name__") != nn.init.__name__ or not isinstance(given.get("tensor"), Tensor):
             return False
-        if given["tensor"] is not tensor and storage_key(given["tensor"]) != storage_key(tensor):
+        if given["tensor"] is not tensor and _key(given["tensor"]) != _key(tensor):
             return False
         if name == "_no_grad_trunc_normal_" and given["std"] > 0:
             law = Distribution.truncated_normal(given["mean"], given["std"], given["a"], given["b"])
@@ -175,7 +183,7 @@ class DrawRecorder(Mode):
             law = measured_distribution(value)
         elif not isinstance(value, Tensor):
             law = Distribution.constant(float(value))
-        is_view = storage_key(part) == storage_key(target)
+        is_view = _key(part) == _key(target)
         return self._write(part, law) if is_view else self._write(target, law, part.numel())
 
     def _write(self, target: Tensor, law: Law | None, count: int | None = None) -> None:

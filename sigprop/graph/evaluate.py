@@ -133,6 +133,9 @@ class Evaluation:
             found = self._signals[node]
         return found if self.dtype == torch.float64 else _kept_as(found, torch.float64)
 
+    def signals(self, nodes: Iterable[Node]) -> dict[Node, Signal]:
+        return {node: self.signal(node) for node in nodes}
+
     def _run_with_inputs(self, node: Node) -> None:
         """With what it is made of: chains may be long."""
         waiting = [node]
@@ -183,9 +186,10 @@ class Evaluation:
         """The state with what is not followed."""
         for key, (weight, _) in node.weights.items():
             law = self.law(weight)
+            if law.kind not in DEPENDENT or (law.kind == CENTRED and getattr(op, "centred", False)):
+                continue
             small = key == "bias" and law.second_moment < SMALL_BIAS * float(signal.kernel.level)
-            harmless = (law.kind == CENTRED and getattr(op, "centred", False)) or (law.kind == COPIED and small)
-            if law.kind in DEPENDENT and not harmless:
+            if law.kind != COPIED or not small:
                 name = next((name for name, _ in weight.roots), "a weight")
                 signal = signal.note(Status.ASSUMED, f"entries of {name} are {DEPENDENT[law.kind]}")
         for doubt in node.doubts:
@@ -221,10 +225,11 @@ class Evaluation:
             gradient = self.gradients.get(node)
             if gradient is None:
                 continue
-            if paths.add_up(node):
+            if paths.reused and paths.add_up(node):
                 gradient = gradient.note(Status.ASSUMED, ADDED)
             gradient = self.gradients[node] = possible(gradient)
-            for source, arrived in self._through(node, gradient):
+            sent = self._through(node, gradient)
+            for source, arrived in sent if paths.reused else ():
                 paths.arrives(source, node, arrived)
             if done is not None:
                 done(node, gradient)
@@ -247,18 +252,22 @@ class Evaluation:
         parameters = op.parameters(gradient, *signals) if self.asks_weights else []
         made = output.evidence
         found = zip(node.inputs, op.backward(gradient, output, *signals), strict=True)
-        sent = [(source, arrived.note(made.status, made.reason)) for source, arrived in found if arrived is not None]
+        sent = [
+            (source, arrived if made.status <= arrived.evidence.status else arrived.note(made.status, made.reason))
+            for source, arrived in found
+            if arrived is not None
+        ]
         for source, arrived in sent:
             self._receive(source, arrived)
-        evidence = made.join(gradient.evidence)
-        received, sizes = op.received, node.weights
+        received, sizes, known = op.received, node.weights, [gradient.evidence]
         if received is not None:
-            self._book_received(received, gradient.evidence.join(op.gradient_evidence(gradient)), evidence)
+            self._book_received(received, gradient.evidence.join(op.gradient_evidence(gradient)), made.join(*known))
             sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(received.weights)}
         if parameters:
-            evidence = evidence.join(op.parameter_evidence(gradient, *signals))
+            known.append(op.parameter_evidence(gradient, *signals))
         if node in self.graph.routed:
-            evidence = evidence.join(Evidence(Status.ASSUMED, ROUTED))
+            known.append(Evidence(Status.ASSUMED, ROUTED))
+        evidence = made.join(*known) if parameters or node.parameters else made
         if node.parameters:
             self.parameters[node] = parameters, evidence
         for state in parameters:
@@ -267,7 +276,8 @@ class Evaluation:
                 amount = float(state.grad_second_moment) * entries
                 rows = weight.knows_rows and state.name == "weight" and received is None
                 along = op.along_rows(gradient, *signals) if rows else None
-                self._book(weight, amount, evidence.join(op.weight_evidence(gradient, weight)), along)
+                own = evidence if received is None else evidence.join(op.weight_evidence(gradient, weight))
+                self._book(weight, amount, own, along)
                 if received is None and op.multiplies:
                     for key in weight.entries:
                         self._uses.setdefault(key, []).append((node, amount))

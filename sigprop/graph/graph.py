@@ -30,16 +30,14 @@ class Call:
     kwargs: dict[str, Any]
     module: str
     in_place: bool = False
+    given: list[Any] = field(init=False)
+    """All that is among the arguments, however nested."""
     records: list[Record] = field(init=False)
-    """Those among the arguments."""
+    """The records of these."""
 
     def __post_init__(self) -> None:
-        self.records = [item for item in leaves((self.args, self.kwargs)) if isinstance(item, Record)]
-
-    def filled(self, values: Mapping[Any, Any]) -> tuple[tuple, dict[str, Any]]:
-        """The arguments with values in place of records."""
-        args = tuple(_with_values(item, values) for item in self.args)
-        return args, {key: _with_values(item, values) for key, item in self.kwargs.items()}
+        self.given = leaves((self.args, self.kwargs))
+        self.records = [item for item in self.given if isinstance(item, Record)]
 
     def on(self, value: Any, record: Record) -> Any:
         """What the function gives with a value in place of one of its arguments."""
@@ -61,6 +59,21 @@ class Record:
     def __repr__(self) -> str:
         made_by = self.call.name if self.call is not None else "-"
         return f"{type(self).__name__}({self.shape}, {made_by})"
+
+
+RECORD = "_sigprop_record"
+"""Where a tensor that stands for a record has it."""
+
+
+def record_of(value: Any) -> Record | None:
+    """The record of a traced tensor; none for anything else."""
+    return getattr(value, RECORD, None)
+
+
+def traced(*values: Any) -> list[tuple[Tensor, Record]]:
+    """The traced tensors among the values, however nested, with their records."""
+    tensors = (item for item in leaves(values) if isinstance(item, Tensor))
+    return [(item, record) for item in tensors if (record := record_of(item)) is not None]
 
 
 class Parent(NamedTuple):
@@ -123,7 +136,7 @@ class Weight(Record):
             return ((self.name,),)
         taken: tuple[Any, ...] = ()
         if self.call is not None and self.call.name in _TAKES_A_PART:
-            numbers = [repr(i) for i in leaves((self.call.args, self.call.kwargs)) if not isinstance(i, Record)]
+            numbers = [repr(item) for item in self.call.given if not isinstance(item, Record)]
             taken = (self.call.name, *numbers, self.output)
         return tuple((*inner, *taken) for parent, *_ in self.parents for inner in parent.entries)
 
@@ -162,14 +175,6 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
         return {key: mapped(item, function) for key, item in value.items()}
     made = [mapped(item, function) if isinstance(item, _NESTS) else function(item) for item in value]
     return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
-
-
-def _with_values(item: Any, values: Mapping[Any, Any]) -> Any:
-    if isinstance(item, Record):
-        return values[item]
-    if isinstance(item, _NESTS):
-        return mapped(item, lambda inside: values[inside] if isinstance(inside, Record) else inside)
-    return item
 
 
 # -- The shapes of a call's results, as torch itself gives them on meta tensors

@@ -154,11 +154,11 @@ class PathsAhead:
         for node in nodes:
             for key in own_entries(node.op, node.weights):
                 uses.setdefault(key, set()).add(node)
-        self._reused = frozenset(key for key, found in uses.items() if len(found) > 1)
+        self.reused = frozenset(key for key, found in uses.items() if len(found) > 1)
         self._every: dict[Node, frozenset[Entries]] = {}
         self._some: dict[Node, frozenset[Entries]] = {}
         self._arrived: dict[Node, list[Received]] = {}
-        for node in reversed(nodes) if self._reused else ():
+        for node in reversed(nodes) if self.reused else ():
             every, some = self._through(node)
             for source in node.inputs:
                 self._every[source] = self._every.get(source, every) & every
@@ -169,9 +169,8 @@ class PathsAhead:
         return own | self._every.get(node, frozenset()), own | self._some.get(node, frozenset())
 
     def arrives(self, source: Node, node: Node, gradient: Gradient) -> None:
-        """Note what a node sends to one of its inputs: of a grid of settings, which reuses no weight, nothing."""
-        if self._reused:
-            self._arrived.setdefault(source, []).append((node, float(gradient.energy())))
+        """Note what a node sends to one of its inputs; for who reuses weights, which no grid of settings does."""
+        self._arrived.setdefault(source, []).append((node, float(gradient.energy())))
 
     def add_up(self, source: Node) -> bool:
         """Whether what arrived along two paths may be more than the sum of both energies."""
@@ -185,7 +184,7 @@ class PathsAhead:
 
     def _repeat(self, first: Node, second: Node) -> bool:
         (every, some), (each, any_) = self._through(first), self._through(second)
-        return bool(some & any_ & self._reused) and every <= any_ and each <= some
+        return bool(some & any_ & self.reused) and every <= any_ and each <= some
 
 
 Pieces = dict[Node, list[Piece]]

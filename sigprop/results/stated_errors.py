@@ -43,12 +43,13 @@ class Known(Protocol):
     def doubt(self) -> float: ...
 
 
-def tell(row: Any, known: Known, *columns: str) -> None:
-    """Let a row say how its numbers are known, and the error that these columns state."""
-    row.status, row.reason = known.status.name.lower(), known.reason
-    base = BY_STATUS.get(row.status)
-    if base is not None and base + known.doubt < MOST:
-        row.stated_errors |= dict.fromkeys(columns, base + known.doubt)
+def tell(found: Iterable[tuple[Any, Known, str | None]]) -> None:
+    """Let rows say how their numbers are known, and the error that a column of each states, if it has one."""
+    for row, known, column in found:
+        row.status, row.reason = known.status.name.lower(), known.reason
+        base = BY_STATUS.get(row.status)
+        if column is not None and base is not None and base + known.doubt < MOST:
+            row.stated_errors[column] = base + known.doubt
 
 
 def stated_by_theory(**known: Known) -> dict[str, float]:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.batches import as_batch, mapped
-from sigprop.capture.capture import record_of
 from sigprop.capture.layout import LARGEST
 from sigprop.capture.record import Field, Record, Weight
 from sigprop.capture.roles import CONTRACTIONS, readouts
 from sigprop.capture.tracing import trace
 from sigprop.distributions import skeleton_of
+from sigprop.graph.graph import record_of
 from sigprop.inputs import made_up_batch
 from sigprop.sites import ADDITION, ROOT, CallCounter, inside
 from sigprop.structure.linear import ending, find_routers, find_scores, table_scales

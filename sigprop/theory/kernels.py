@@ -59,6 +59,9 @@ class Kernel(ABC):
         """Give a number or grid the trailing axes of the pair values."""
         return _with_axes(factor, self.pair_axes)
 
+    def spread_all(self, *factors: Tensor | float) -> list[Tensor | float]:
+        return [_with_axes(factor, self.pair_axes) for factor in factors]
+
     def per_token(self, factor: Tensor | float) -> Tensor | float:
         """Give a number or grid the trailing axes of a per-token vector."""
         return _with_axes(factor, self.pair_axes - 1)

@@ -48,11 +48,12 @@ class Evidence:
     reason: str = ""
     doubt: float = 0.0
 
-    def join(self, other: Evidence) -> Evidence:
-        """The worse of the two; the earlier reason stays on a tie."""
-        worse = other if other.status > self.status else self
-        doubt = max(self.doubt, other.doubt)
-        return worse if doubt == worse.doubt else Evidence(worse.status, worse.reason, doubt)
+    def join(self, *others: Evidence) -> Evidence:
+        """The worst of all; the earlier reason stays on a tie."""
+        worst, doubt = self, self.doubt
+        for other in others:
+            worst, doubt = other if other.status > worst.status else worst, max(doubt, other.doubt)
+        return worst if doubt == worst.doubt else Evidence(worst.status, worst.reason, doubt)
 
     def doubted(self, more: float) -> Evidence:
         """With so much more left open."""
@@ -244,11 +245,9 @@ class Signal(State):
         """Variance over networks of the average over all entries, about which each network's variance is taken.
 
         Of independent channels `1 / d` of the average covariance of two positions, of others by what they have along
-        all ones: it counts where channels are few, as in a gate of one channel whose tokens have much in common.
+        all ones: it counts where channels are `FEW`, as in a gate of one channel whose tokens have much in common.
         """
         shared = self.covariance.total() / self.kernel.tokens**2
-        if self.width > FEW:
-            return torch.zeros_like(shared)
         return (shared * (torch.as_tensor(self.common.uniform) / self.width)).clamp_min(0.0)
 
     def without_mean(self) -> Signal:

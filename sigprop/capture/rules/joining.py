@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture, by_rule, record_of, rule
+from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.layout import (
     BATCH,
     CHANNEL,
@@ -30,7 +30,7 @@ from sigprop.capture.rules.pointwise import have_in_common, side_by_side, summed
 from sigprop.capture.rules.replayed import replayed
 from sigprop.capture.rules.views import copied_like, expanded, viewed
 from sigprop.compat import viewed_tensor
-from sigprop.graph.graph import Node
+from sigprop.graph.graph import Node, record_of
 from sigprop.theory.ops.cat import CatChannels
 from sigprop.theory.ops.gather import Gather, Scatter
 from sigprop.theory.ops.residual import Residual

@@ -26,7 +26,7 @@ from sigprop.capture.layout import (
     of_roles,
     resized,
 )
-from sigprop.capture.record import Call, Field, Weight, leaves, made_on_meta, mapped, no_rule, on_meta
+from sigprop.capture.record import Call, Field, Weight, made_on_meta, mapped, no_rule, on_meta
 from sigprop.capture.replay import Replay
 from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, Distribution, kind_of_derived
 from sigprop.graph.evaluate import Evaluation
@@ -256,7 +256,7 @@ class _Derived:
 def _kind(call: Call, laws: list[Distribution], values: Tensor) -> str:
     """What the entries of a function of weights share."""
     kinds = {law.kind for law in laws} - {INDEPENDENT}
-    given = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, Tensor) and item.numel() > 1]
+    given = [item for item in call.given if isinstance(item, Tensor) and item.numel() > 1]
     if any(item.is_floating_point() for item in given) and not _is_elementwise(call):
         return UNKNOWN  # numbers of the model, as those of spectral_norm: they may have been made from the weights
     return kinds.pop() if len(kinds) == 1 else STRUCTURED if kinds else kind_of_derived(values)

@@ -24,7 +24,7 @@ from sigprop.research.criticality.points import ATTRACTS, NEUTRAL, CriticalPoint
 from sigprop.research.phase.diagram import Axis, PhaseDiagram, plane_values
 from sigprop.theory.activations import ActivationFunction, get
 from sigprop.theory.activations.gaussian import as_double
-from sigprop.theory.activations.registry import Function
+from sigprop.theory.activations.quadrature import Function
 
 
 @dataclass(frozen=True)

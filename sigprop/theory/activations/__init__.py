@@ -6,7 +6,6 @@ forms where they exist (`status == "exact"`); otherwise one-dimensional moments 
 a row in the test battery.
 """
 
-from sigprop.theory.activations.base import ActivationFunction
-from sigprop.theory.activations.registry import get, names, register
+from sigprop.theory.activations.base import ActivationFunction, get, names, register
 
 __all__ = ["ActivationFunction", "get", "names", "register"]

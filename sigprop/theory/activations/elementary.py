@@ -7,9 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import ActivationFunction, Number
+from sigprop.theory.activations.base import ActivationFunction, Number, register
 from sigprop.theory.activations.gaussian import as_double, bivariate_cumulative
-from sigprop.theory.activations.registry import register
 
 # -- The exponential
 

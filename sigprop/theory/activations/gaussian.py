@@ -41,6 +41,11 @@ def cumulative(x: Tensor) -> Tensor:
     return 0.5 * torch.erfc(x / -math.sqrt(2))
 
 
+def below(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Cumulative and density."""
+    return cumulative(x), density(x)
+
+
 def standardized(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Standard deviation (never zero) and the mean in units of it (capped where tails vanish)."""
     deviation = torch.sqrt(variance.clamp(min=_TINY))

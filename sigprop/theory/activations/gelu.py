@@ -8,14 +8,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import ActivationFunction, Number
+from sigprop.theory.activations.base import ActivationFunction, Number, register
 from sigprop.theory.activations.gaussian import (
     as_double,
+    below,
     bivariate_cumulative,
     cumulative,
-    density,
 )
-from sigprop.theory.activations.registry import register
 
 
 @register("gelu", torch.nn.functional.gelu)
@@ -36,7 +35,8 @@ class Gelu(ActivationFunction):
     def mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
         variance, mean = as_double(variance, mean)
         scale = torch.sqrt(1 + variance)
-        return mean * cumulative(mean / scale) + variance / scale * density(mean / scale)
+        step, bump = below(mean / scale)
+        return mean * step + variance / scale * bump
 
     def second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         return self.cross_moment(variance, variance, variance, mean, mean)
@@ -53,12 +53,14 @@ class Gelu(ActivationFunction):
         )
 
     def derivative(self, x: Tensor) -> Tensor:
-        return cumulative(x) + x * density(x)
+        step, bump = below(x)
+        return step + x * bump
 
     def derivative_mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
         variance, mean = as_double(variance, mean)
         scale = torch.sqrt(1 + variance)
-        return cumulative(mean / scale) + density(mean / scale) * mean / scale**3
+        step, bump = below(mean / scale)
+        return step + bump * mean / scale**3
 
     def derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         return self.derivative_cross_moment(variance, variance, variance, mean, mean)
@@ -77,7 +79,7 @@ class _Side:
         self.variance, self.mean, self.covariance = variance, mean, covariance
         self.total = 1 + variance
         self.scale = torch.sqrt(self.total)
-        self.peak = density(mean / self.scale) / self.scale  # density of a at zero
+        self.peak = torch.exp(mean**2 / (-2.0 * self.total)) / torch.sqrt(2.0 * math.pi * self.total)  # of a at zero
         self.determinant = determinant  # of the covariance matrix of (a, b)
 
     def both(self) -> Tensor:
@@ -95,7 +97,7 @@ class _Side:
         """Given a = 0: mean of b, standard deviation of b, and Phi and phi of the former in units of the latter."""
         mean = self.other.mean - self.covariance * self.mean / self.total
         deviation = torch.sqrt(self.determinant) / self.scale
-        return mean, deviation, cumulative(mean / deviation), density(mean / deviation)
+        return mean, deviation, *below(mean / deviation)
 
     def delta_step(self) -> Tensor:
         """E[delta(a) step(b)]."""

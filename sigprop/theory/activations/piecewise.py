@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import require
-from sigprop.theory.activations.base import ActivationFunction, Number
+from sigprop.theory.activations.base import ActivationFunction, Number, register
 from sigprop.theory.activations.gaussian import (
     as_double,
     bivariate_cumulative,
@@ -19,7 +19,6 @@ from sigprop.theory.activations.gaussian import (
     given,
     standardized,
 )
-from sigprop.theory.activations.registry import register
 
 
 def positive_moment(power: int, variance: Tensor, mean: Tensor) -> Tensor:

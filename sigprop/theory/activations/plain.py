@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sigprop.errors import require
-from sigprop.theory.activations.base import ActivationFunction
-from sigprop.theory.activations.registry import register
+from sigprop.theory.activations.base import ActivationFunction, register
 
 
 class Plain(ActivationFunction):

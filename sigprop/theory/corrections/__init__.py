@@ -24,11 +24,6 @@ ACTIVE: ContextVar[frozenset[str]] = ContextVar("corrections", default=frozenset
 """Those that are on."""
 
 
-def applies(name: str) -> bool:
-    """Whether a correction is on."""
-    return name in ACTIVE.get()
-
-
 @contextmanager
 def correcting(names: Iterable[str] | None = None) -> Iterator[None]:
     """With these corrections only; all of them when None."""

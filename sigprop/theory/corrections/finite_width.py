@@ -152,6 +152,13 @@ def met(kernel: Kernel, x: Signal, directions: Directions) -> Kernel:
     return kernel.like(kernel.values * torch.exp(spread * (1.0 + kernel.normalized().values ** 2) / 2.0))
 
 
+def curved_kernel(kernel: Kernel, moments: FunctionMoments, x: Signal) -> Kernel:
+    """The kernel behind a function, where squared norms do not fluctuate as those of Gaussian channels."""
+    if NAME not in ACTIVE.get():
+        return kernel
+    return kernel.like(kernel.values * (1.0 + kernel.spread(moments.curved / x.width)))
+
+
 def through_function(moments: FunctionMoments, x: Signal, directions: Directions) -> Tensor:
     """What the energy of a gradient gains in a function, beyond that of independent factors."""
     if NAME not in ACTIVE.get():
@@ -170,12 +177,12 @@ def before_norm(cosine: Kernel, x: Signal) -> Tensor | float:
 
 def below_norm(cosine: Kernel, x: Signal, directions: Directions, centres: bool) -> tuple[Tensor | float, Tensor]:
     """The factor of the energy that a norm lets through, and how much the norms it divides by vary."""
-    squared, spread = cosine.values**2, cosine.spread(x.fluctuation.norm)
-    varied = spread * (3.0 + squared) / 4.0 + (cosine.spread(x.common.uniform) if centres else 0.0)
+    factors = (x.fluctuation.norm, x.common.uniform, directions.radial, directions.uniform)
+    squared, (norm, ones, radial, uniform) = cosine.values**2, cosine.spread_all(*factors)
+    varied = norm * (3.0 + squared) / 4.0 + (ones if centres else 0.0)
     if NAME not in ACTIVE.get():
         return 1.0, varied
-    removed = (2.0 - squared) * cosine.spread(directions.radial)
-    removed = removed + (cosine.spread(directions.uniform) if centres else 0.0)
+    removed = (2.0 - squared) * radial + (uniform if centres else 0.0)
     return (1.0 - removed / x.width) / (1.0 - varied / x.width), varied
 
 

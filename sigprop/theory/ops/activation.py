@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.activations import ActivationFunction
-from sigprop.theory.corrections import applies
 from sigprop.theory.corrections.along_signal import diagonal
-from sigprop.theory.corrections.finite_width import NAME, FunctionMoments, moments_of, through_function
+from sigprop.theory.corrections.finite_width import FunctionMoments, curved_kernel, moments_of, through_function
 from sigprop.theory.corrections.gates import ActivationGradient
 from sigprop.theory.corrections.pairs import fresh_fluctuation
 from sigprop.theory.kernels import Dense, Kernel
@@ -72,8 +71,7 @@ class Activation(Op):
         kernel = x.kernel.like(self.function.cross_moment(*self._arguments(x)))
         mean = self.function.mean(x.covariance.diagonal, x.mean)
         moments = moments_of(self.function, x)
-        if applies(NAME):
-            kernel = kernel.like(kernel.values * (1.0 + kernel.spread(moments.curved / x.width)))
+        kernel = curved_kernel(kernel, moments, x)
         parts = {"fluctuation": self._fluctuation(x, kernel, moments.norm), "common": self._common(x)}
         made = Activation.carries.signal(x, kernel, mean, **parts)
         together = moments.curved * x.covariance.squared_cosine() / x.width
@@ -96,8 +94,8 @@ class Activation(Op):
         level, average = self.function.second_moment(variance, mean), self.function.mean(variance, mean)
         slope = self.function.derivative_mean(variance, mean)
         linear = slope**2 * variance
-        curved = (self.function.radial.mean(variance, mean) - mean * slope) ** 2 / 2.0
-        fixed = (1.0 - before.uniform) * linear + (1.0 - x.fluctuation.norm / 2.0) * curved
+        bent = (self.function.radial.mean(variance, mean) - mean * slope) ** 2 / 2.0
+        fixed = (1.0 - before.uniform) * linear + (1.0 - x.fluctuation.norm / 2.0) * bent
         uniform = 1.0 - fixed / (level - average**2).clamp_min(1e-300)
         if not isinstance(before.share, Tensor):
             return Common(uniform)

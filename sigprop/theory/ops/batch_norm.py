@@ -11,7 +11,7 @@ from sigprop.theory.corrections.gates import projected
 from sigprop.theory.corrections.pairs import left_to_the_next
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import ParameterState
-from sigprop.theory.ops.norm import Norm
+from sigprop.theory.ops.layer_norm import Norm
 from sigprop.theory.states import ALL_TRANSFORMED, KEPT, Gradient, Signal, Status, ended
 
 

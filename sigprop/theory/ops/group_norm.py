@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import ParameterState
-from sigprop.theory.ops.norm import Norm
+from sigprop.theory.ops.layer_norm import Norm
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
     Directions,

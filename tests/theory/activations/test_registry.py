@@ -6,8 +6,7 @@ from torch.nn import functional
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.theory.activations import get, names, register
-from sigprop.theory.activations.base import ActivationFunction
-from sigprop.theory.activations.registry import ACTIVATIONS
+from sigprop.theory.activations.base import ACTIVATIONS, ActivationFunction
 
 
 def test_torch_functions_find_their_closed_form():

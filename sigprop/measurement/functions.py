@@ -1,8 +1,8 @@
 """Watching functions that are not modules: residual additions, told from others by the autograd graph behind their
 operands, and attention.
 
-Scores that a mask forbids are left out. For fused attention the scores are computed once more, and their
-gradient follows from that of the output, `P * (G - sum(G * P))` with `G = grad_output value^T`.
+Scores that a mask forbids are left out. For fused attention the scores are computed once more, forward and backward,
+and their gradient follows from that of the output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sigprop.isolation import Mode
 from sigprop.measurement.recorder import Recorder
-from sigprop.score_masks import allowed_scores, attention_weights, score_summary
+from sigprop.score_masks import gradient_square_behind_output, score_gradient_square, score_summary
 from sigprop.sites import ROOT, CallCounter, inside
 
 SOFTMAXES = {F.softmax, torch.softmax, torch.Tensor.softmax}
@@ -52,27 +52,31 @@ class FunctionWatch(Mode):
             self._record(multi_head_scores(*args, **kwargs))
         elif func in SOFTMAXES and _is_attention(*args, **kwargs):
             scores = args[0]
-            self._record(scores, scores, lambda gradient: gradient)
+            self._record(scores, scores, lambda gradient: score_gradient_square(scores, gradient))
 
     def _fused(self, output: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> None:
-        scores = sdpa_scores(query, key, value, *args, **kwargs)
+        def square(gradient: Tensor) -> Tensor:
+            again = sdpa_scores(query, key, value, *args, **kwargs)  # kept until then they would fill the memory
+            heads = value if again.dim() < 3 else _repeated(value, again.shape[-3])
+            return gradient_square_behind_output(again, heads, gradient)
+
         dropout = kwargs.get("dropout_p", args[1] if len(args) > 1 else 0.0)
-        watched = output if dropout == 0.0 else None
-        self._record(scores, watched, lambda gradient: gradient_behind_output(scores, value, gradient))
+        scores = sdpa_scores(query, key, value, *args, **kwargs)
+        self._record(scores, output if dropout == 0.0 else None, square)
 
     def _record(
         self,
         scores: Tensor,
         watched: Tensor | None = None,
-        to_score_gradient: Callable[[Tensor], Tensor] | None = None,
+        square: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         site = self.recorder.note(self._name("scores"), score_summary(scores))
-        if site is None or watched is None or to_score_gradient is None or not watched.requires_grad:
+        if site is None or watched is None or square is None or not watched.requires_grad:
             return
 
         def hook(gradient: Tensor | None) -> None:
             if self.recorder.phase == "backward" and gradient is not None:
-                site.values["grad_variance"] = score_gradient_square(scores, to_score_gradient(gradient))
+                site.values["grad_variance"] = square(gradient)
 
         self.recorder.hook(watched, hook)
 
@@ -135,20 +139,6 @@ def _reaches(start: Any, goal: Any) -> bool:
                 learned = learned or hasattr(parent, "variable")
                 waiting.append(parent)
     return found and learned
-
-
-def score_gradient_square(scores: Tensor, gradient: Tensor) -> Tensor:
-    """Mean square of the score gradient over allowed scores."""
-    allowed = allowed_scores(scores)
-    return torch.where(allowed, gradient.double().square(), 0.0).sum() / allowed.sum()
-
-
-def gradient_behind_output(scores: Tensor, value: Tensor, grad_output: Tensor) -> Tensor:
-    """Gradient with respect to the scores from the gradient at the output of attention without dropout."""
-    weights = attention_weights(scores)
-    value = _repeated(value.detach(), scores.shape[-3]) if scores.dim() > 2 else value.detach()
-    grad_weights = grad_output.double() @ value.double().transpose(-2, -1)
-    return weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
 
 
 def sdpa_scores(

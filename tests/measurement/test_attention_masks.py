@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from sigprop.score_masks import allowed_scores, score_summary
+from sigprop import score_masks
+from sigprop.score_masks import (
+    allowed_scores,
+    gradient_square_behind_output,
+    score_gradient_square,
+    score_summary,
+)
 
 SHAPE = (2, 4, 12, 12)
 
@@ -57,3 +63,24 @@ def test_no_score_is_a_number():
     scores = scores_of(1.0)
     scores[0, 0, 3, 5] = math.nan
     assert bool(allowed_scores(scores).all())
+
+
+@pytest.mark.parametrize("piece", [1, 30, 100, 1 << 18])
+def test_pieces_add_up_to_softmax_and_autograd(monkeypatch, piece):
+    """Whatever is converted at once: entropy, largest weight and gradient are those of torch's own softmax."""
+    monkeypatch.setitem(score_masks.PIECE, "cpu", piece)
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.ones(SHAPE[-2:], dtype=torch.bool).triu(1)
+    scores = scores_of(3.0).double().masked_fill(hidden, -math.inf).requires_grad_()
+    value, arriving = (torch.randn(*SHAPE[:-1], 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    weights = scores.softmax(-1)
+    (gradient,) = torch.autograd.grad(weights @ value, scores, arriving)
+    wanted = float(gradient.square().sum() / (~hidden.expand(SHAPE)).sum())
+    assert float(gradient_square_behind_output(scores, value, arriving)) == pytest.approx(wanted, rel=1e-12)
+    assert float(score_gradient_square(scores, gradient)) == pytest.approx(wanted, rel=1e-12)
+    found, seen = score_summary(scores), scores.detach()[~hidden.expand(SHAPE)]
+    weights = weights.detach()
+    assert float(found["mean"]) == pytest.approx(float(seen.mean()), rel=1e-12)
+    assert float(found["variance"]) == pytest.approx(float(seen.var(correction=0)), rel=1e-12)
+    assert float(found["entropy"]) == pytest.approx(float(-torch.xlogy(weights, weights).sum(-1).mean()), rel=1e-12)
+    assert float(found["largest_weight"]) == pytest.approx(float(weights.amax(-1).mean()), rel=1e-12)

@@ -25,7 +25,7 @@ from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, V
 from sigprop.capture.layout import Misaligned
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
 from sigprop.capture.rules.joining import remember, written_through
-from sigprop.capture.rules.operands import how_chosen, remember_choice, remember_routing, routing_of
+from sigprop.capture.rules.operands import how_chosen, remember_choice, remember_routing, routing_of, rows_picked
 from sigprop.capture.rules.replayed import kept, makes_fields, of_weights, recorded, replayed
 from sigprop.capture.rules.stops import custom, hooked, stopped
 from sigprop.compat import custom_functions
@@ -200,6 +200,7 @@ class CaptureMode(Mode):
             ) from error
 
     def _result(self, rule: Rule | None, call: Call) -> Any:
+        call = rows_picked(call) or call
         into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
         if self._recording:
             return self._recorded(rule, call)
@@ -207,6 +208,7 @@ class CaptureMode(Mode):
             return of_weights(self._capture, call)
         if call.name not in VALUES and all(math.prod(item.shape) == 1 for item in call.records):
             return recorded(self._capture, call)
+        rule = self._rules.get(call.name)
         return rule(self._capture, call, *call.args, **call.kwargs) if rule else replayed(self._capture, call)
 
     def _recorded(self, rule: Rule | None, call: Call) -> Any:

@@ -344,7 +344,8 @@ class SharedParts:
         def made(node: Node) -> Pieces:
             if node in stops:
                 count = self._states.positions(node)
-                return {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
+                whole = torch.ones(count, dtype=torch.float64)
+                return {node: [Piece(whole, torch.arange(count), whole)]}
             return functools.reduce(_merged, (_carried(found[item], held) for item, held in above(node)), {})
 
         return settled(target, found, lambda node: [item for item, _ in above(node)], made)
@@ -355,24 +356,28 @@ def _at(pieces: Sequence[Piece], places: Sequence[Tensor]) -> bool:
 
 
 def _nothing(*pieces: Piece) -> tuple[Piece, ...]:
-    return tuple(Piece(torch.zeros_like(piece.share), piece.index) for piece in pieces)
+    return tuple(replace(piece, share=torch.zeros_like(piece.share), slope=piece.slope * 0.0) for piece in pieces)
 
 
 def _pairs(part: Node, mine: list[Piece], theirs: list[Piece], sign: float) -> list[Shared]:
-    return [(part, replace(one, share=one.share * sign), other) for one in mine for other in theirs]
+    signed = [replace(one, share=one.share * sign, slope=one.slope * sign) for one in mine]
+    return [(part, one, other) for one in signed for other in theirs]
 
 
 def _through(above: Piece, below: Piece) -> Piece:
     """A piece of a piece."""
-    return Piece(above.share * below.share[above.index], below.index[above.index], above.bent or below.bent)
+    share, slope = (item[above.index] for item in (below.share, below.slope))
+    return Piece(above.share * share, below.index[above.index], above.slope * slope, above.bent or below.bent)
 
 
 def _carried(pieces: Pieces, held: Carried) -> Pieces:
     """What an op's output holds of the pieces of one input."""
-    return {
-        node: [Piece(held.of(item.share) * held.share, held.of(item.index), item.bent or held.bent) for item in found]
-        for node, found in pieces.items()
-    }
+
+    def made(item: Piece) -> Piece:
+        slope = held.of(item.slope) * held.share * held.passed
+        return Piece(held.of(item.share) * held.share, held.of(item.index), slope, item.bent or held.bent)
+
+    return {node: [made(item) for item in found] for node, found in pieces.items()}
 
 
 def _merged(first: Pieces, second: Pieces) -> Pieces:
@@ -385,5 +390,7 @@ def _merged(first: Pieces, second: Pieces) -> Pieces:
             if same is None:
                 kept.append(piece)
             else:
-                kept[same] = Piece(kept[same].share + piece.share, piece.index, kept[same].bent or piece.bent)
+                mine = kept[same]
+                share, slope = mine.share + piece.share, mine.slope + piece.slope
+                kept[same] = Piece(share, piece.index, slope, mine.bent or piece.bent)
     return made

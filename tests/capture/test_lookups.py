@@ -88,3 +88,37 @@ def test_no_energy_is_negative():
     assert found.evidence.status is Status.ASSUMED
     assert float(found.kernel.diagonal.min()) == 0.0
     assert possible(Gradient(Dense(torch.eye(2)))).evidence.status is Status.EXACT
+
+
+def looked_up(table, ids):
+    return table(ids)
+
+
+def indexed(table, ids):
+    return table.weight[ids]
+
+
+def multiplied(table, ids):
+    return nn.functional.one_hot(ids, 12).float() @ table.weight
+
+
+class Quantized(nn.Module):
+    """The nearest row of a table, with the gradient passed straight through."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.first, self.table, self.readout = nn.Linear(24, 96), nn.Embedding(12, 96), nn.Linear(96, 16)
+        self.read = read
+
+    def forward(self, x):
+        x = self.first(x)
+        rows = self.read(self.table, torch.cdist(x, self.table.weight).argmin(-1))
+        return self.readout(x + (rows - x).detach())
+
+
+@pytest.mark.parametrize("read", [looked_up, indexed, multiplied])
+def test_the_nearest_rows_of_a_table_are_short(read, agreement):
+    """Rows were any of the table, 1.2 times too large, and nothing arrived at the first map."""
+    x = torch.randn(6, 24, generator=torch.Generator().manual_seed(0))
+    predicted = agreement(lambda: Quantized(read), x, "noise", seeds=96, within=4.0, width=25)
+    assert predicted.parameter("first.weight").status == "sampled"

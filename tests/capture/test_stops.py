@@ -83,6 +83,11 @@ def straight_through(net: Net, h: Tensor) -> Tensor:
     return h + ((4 * h).round() / 4 - h).detach()
 
 
+def another_straight_through(net: Net, h: Tensor) -> Tensor:
+    """The gradient at `h` was none: all of it was taken as lost with what is detached."""
+    return h + (net.branch(h.detach().relu()) - h).detach()
+
+
 def only_detached(net: Net, h: Tensor) -> Tensor:
     return h.detach().relu()
 
@@ -107,6 +112,7 @@ BETWEEN = {
     "gate without gradient": quiet_branch,
     "branch without gradient": quiet_part,
     "straight-through": straight_through,
+    "another straight-through": another_straight_through,
     "data": data,
     "detached": only_detached,
     "detached statistic": detached_statistic,

@@ -18,7 +18,7 @@ from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, arranged, fresh, places_along, second_axis
 from sigprop.capture.record import Call, Field, Weight
 from sigprop.capture.rules.attention import attended, scored
-from sigprop.capture.rules.operands import as_field
+from sigprop.capture.rules.operands import as_field, picks_rows
 from sigprop.capture.rules.pointwise import is_odd, pointwise
 from sigprop.capture.rules.replayed import replayed
 from sigprop.capture.rules.views import viewed
@@ -216,6 +216,8 @@ def contract(
     bias: Weight | None = None,
 ) -> Field:
     """`einsum(labels, weight_labels -> result)` of a field and a weight with independent zero-mean entries."""
+    if picks_rows(x, weight):
+        return replayed(capture, call)
     dims = dict(zip(labels, x.layout.dims, strict=True))
     sizes = dict(zip(labels, x.shape, strict=True)) | dict(zip(weight_labels, weight.shape, strict=True))
     summed = [c for c in labels if c in weight_labels and c not in result]

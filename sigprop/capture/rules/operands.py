@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from sigprop.capture.layout import (
     of_roles,
     positions_of,
 )
-from sigprop.capture.record import Call, Field, Weight, leaves, mapped
+from sigprop.capture.record import Call, Field, Record, Weight, leaves, mapped
 from sigprop.errors import InputError
 from sigprop.graph.graph import Node
 from sigprop.theory import Dense, Signal
@@ -151,11 +152,16 @@ MANY = 2048
 def embedding(
     capture: Capture, call: Call, input: Any, weight: Weight, padding_idx: int | None = None, *args: Any, **kwargs: Any
 ) -> Field:
-    """Two positions share a vector exactly when their ids are equal, in this lookup and in others of the table."""
+    """Two positions share a vector exactly when their ids are equal, in this lookup and in others of the table. Rows
+    that are picked by what they are, as the nearest ones, are drawn."""
     ids = capture.value_of(input)
     _require_rows(call, ids, weight)
     front = [BATCH] * (ids.dim() > 1) + [TOKEN] * (ids.dim() - (ids.dim() > 1))
     layout = of_roles((*ids.shape, weight.shape[-1]), [*front, CHANNEL])
+    choice = how_chosen(input)
+    if isinstance(choice, Field) and picks_rows(choice, weight):
+        call = replace(call, args=(choice, *call.args[1:]))
+        return capture.drawn_field(layout, call, (choice, weight), "rows of a table picked by what they are")
     call.args, call.kwargs = (ids, weight, padding_idx, *args), kwargs
 
     def make(_: Field) -> Node:
@@ -173,6 +179,32 @@ def embedding(
     if ids.numel() > MANY:  # tables over pairs of tokens (relative positions): replayed from the weight
         return Field(layout, make, sources=(), call=call, inputs=(weight,))
     return Field(layout, make, call=call, inputs=(weight,))
+
+
+def rows_picked(call: Call) -> Call | None:
+    """A lookup in place of `table[ids]` whose ids were picked by what the rows are."""
+    if call.name not in ("getitem", "index_select") or not isinstance(call.args[0], Weight):
+        return None
+    weight, ids = call.args[0], call.args[-1]
+    choice = how_chosen(ids)
+    if not isinstance(choice, Field) or ids.dtype == torch.bool or not picks_rows(choice, weight):
+        return None
+    return Call(torch.nn.functional.embedding, "embedding", (ids, weight), {}, call.module)
+
+
+def picks_rows(item: Field, weight: Weight) -> bool:
+    """Whether a tensor is made of whole numbers that are chosen by entries of a weight."""
+    waiting: list[tuple[Record, bool]] = [(item, False)]
+    seen = set[tuple[Record, bool]]()
+    while waiting:
+        record, chosen = found = waiting.pop()
+        if chosen and isinstance(record, Weight) and not {*record.entries}.isdisjoint(weight.entries):
+            return True
+        chosen = chosen or not record.dtype.is_floating_point
+        if found not in seen and record.call is not None and (chosen or not getattr(record, "is_source", False)):
+            waiting += [(above, chosen) for above in record.call.records]
+        seen.add(found)
+    return False
 
 
 def _read(capture: Capture, weight: Weight, ids: Tensor, padding_idx: int | None) -> Node:

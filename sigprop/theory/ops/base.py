@@ -31,6 +31,8 @@ class Carried:
 
     share: Tensor | float
     index: Tensor | None = None
+    passed: float = 1.0
+    """What of a gradient the input gets, in units of its share: nothing before `detach`."""
     bent: bool = False
     """Whether a function stands between: the rest is not linear in the input, and has nothing else in common with what
     is Gaussian together with it."""

@@ -157,10 +157,12 @@ class BranchOrigin(Op):
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a tensor: at each position so much of that position of the part; `bent` through a function of it."""
+    """A part of a tensor: at each position so much of that position of the part; `bent` through a function of it;
+    `slope`: so much of a gradient the part gets."""
 
     share: Tensor
     index: Tensor
+    slope: Tensor
     bent: bool = False
 
 
@@ -201,7 +203,7 @@ class SharedResidual(Residual):
 
 def between_pieces(values: Tensor, mine: Piece, other: Piece, part: Signal, gradient: Gradient) -> Gradient:
     """What a part receives because gradients at two pieces of it are correlated, `values` the kernel between them."""
-    values, count = values * mine.share[:, None] * other.share, len(part.mean)
+    values, count = values * mine.slope[:, None] * other.slope, len(part.mean)
     total = torch.zeros(count, values.shape[1], dtype=values.dtype).index_add(0, mine.index, values)
     total = torch.zeros(count, count, dtype=values.dtype).index_add(1, other.index, total)
     return Gradient(Dense(total + total.T), evidence=gradient.evidence)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.kernels import Kernel
+from sigprop.theory.ops.base import Carried
 from sigprop.theory.ops.modulate import Factors
 from sigprop.theory.states import ALL_TRANSFORMED, KEPT, AlongSignal, Gradient, Signal, ended
 
@@ -58,6 +59,9 @@ class GradientScale(Scale):
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         return self.carries.signal(x, x.kernel, x.mean)
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        return Carried(1.0, passed=self.slope)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None]:
         if self.slope == 0.0:

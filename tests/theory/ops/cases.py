@@ -224,7 +224,8 @@ LOOKUP = Lookup.of(IDS, (5, C), AllRows(0.8 * 0.3, 0.8 * (0.7 + 0.3**2)), zero_r
 TABLE = ParameterSource(sources.equal_ids(IDS), 0.7, (5, C), C)
 PATCHES = ParameterSource(Dense(WINDOWS @ WINDOWS.T), 0.2, (16, 6), 16)
 CONTACT = Contact.of(signal(3), 0.2, torch.full((P,), 0.5, dtype=torch.float64), Dense(EYE), Dense(EYE * 0.5))
-PIECE = Piece(torch.full((P,), 0.6, dtype=torch.float64), torch.arange(P))
+SOME = torch.full((P,), 0.6, dtype=torch.float64)
+PIECE = Piece(SOME, torch.arange(P), SOME)
 STRONG = "the square of a slope has fourth moments of the numbers, which are not known"
 
 CASES: dict[str, Case] = {

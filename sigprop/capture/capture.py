@@ -225,7 +225,7 @@ class Capture(ModuleSites):
         if together:
             op, inputs = joined(self.states, list(dict.fromkeys(item.node for item in together)))
             draws.join(together, self.apply(op, *inputs), self.states)
-        node = self.apply(Sampled(draws, reason), *draws.nodes)
+        node = self.apply(Sampled(draws, reason, draws.reaches), *draws.nodes)
         self.drawn.append(draws)
         return node
 

@@ -7,7 +7,7 @@ wanted, what is linear in the fluctuations is noise: it is removed by making the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from sigprop.capture.record import Field, Record, Weight
 from sigprop.compat import standard_gamma
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
-from sigprop.graph.shared_parts import IN_STEP
+from sigprop.graph.shared_parts import IN_STEP, settled
 from sigprop.theory.drawing import DTYPE, root_of
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.cat import CatPositions
@@ -240,9 +240,12 @@ def balanced_replicas(states: Evaluation, node: Node) -> int:
     return fewest_balanced(states.positions(node), max(1, channels))
 
 
-def parts_of_sources(target: Field) -> dict[Field, list[Field]]:
-    """For each source of a field what must be drawn of it: itself, or the slices that the field uses, if disjoint."""
-    parts: dict[Field, list[Field]] = {source.field: [] for source in target.sources}
+def parts_of_sources(target: Field, through: Collection[Field] = ()) -> dict[Field, list[Field]]:
+    """For each source of a field what must be drawn of it: itself, or the slices that the field uses, if disjoint.
+
+    `through`: sources that are replayed from their own, with the weights between.
+    """
+    parts: dict[Field, list[Field]] = {s.field: [] for s in target.sources if s.field not in through}
     stack: list[Record] = [target]
     seen: set[Record] = set()
     while stack:
@@ -251,11 +254,31 @@ def parts_of_sources(target: Field) -> dict[Field, list[Field]]:
             continue
         seen.add(record)
         source = record.sources[0] if len(record.sources) == 1 else None
-        if source is not None and (record.is_source or (_is_slice(record) and not _is_sliced(record.inputs[0]))):
-            parts.setdefault(source.field, []).append(record)
+        fresh = source is not None and source.field not in through
+        if fresh and (record.is_source or (_is_slice(record) and not _is_sliced(record.inputs[0]))):
+            parts.setdefault(record.sources[0].field, []).append(record)
         else:
             stack.extend(_needed(record))
     return {source: found if _are_disjoint(found) else [source] for source, found in parts.items()}
+
+
+def chosen_alike(target: Field, parts: dict[Field, list[Field]]) -> set[Field]:
+    """Sources that follow from a choice which the target makes as well, as what an expert makes of its tokens: drawn
+    from their kernels they would not be those of the same choice."""
+    choices = {
+        item for item in records_between(target, parts) if isinstance(item, Field) and not item.dtype.is_floating_point
+    }
+    if not choices:
+        return set()
+    first = min(item.number for item in choices)
+    follows: dict[Record, bool] = dict.fromkeys(choices, True)
+
+    def above(record: Record) -> list[Record]:
+        return [item for item in _needed(record) if isinstance(item, Field) and item.number > first]
+
+    for source in parts:
+        settled(source, follows, above, lambda item: any(follows[other] for other in above(item)))
+    return {item for item, found in follows.items() if found and isinstance(item, Field) and item.is_source}
 
 
 LARGEST_SITE = 1024

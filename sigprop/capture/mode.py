@@ -91,8 +91,8 @@ class CaptureMode(Mode):
         made = func(*args, **kwargs)
         call = Call(func, name, given, named, self._capture.module, _writes(func, args, kwargs))
         remember_routing(made, routing)
-        if isinstance(made, Tensor) and call.records:
-            with suppress(UnsupportedError):
+        if call.records:
+            with suppress(UnsupportedError, Misaligned):
                 remember_choice(made, kept(self._capture, call))
         return made
 

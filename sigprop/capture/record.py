@@ -156,6 +156,16 @@ class Field(Record):
         own = self.is_odd or bool(self.of_few) or (self.function is not None and self.slope is None)
         return own or any(isinstance(item, Field) and item.is_curved for item in self.inputs)
 
+    @cached_property
+    def is_choice(self) -> bool:
+        """Made by a choice, as masks and shares of it: its zeros are where others' are not, so that its channels are
+        not alike."""
+        if self.is_source or self.call is None:
+            return False
+        picks = self.call.name in ("gather", "take_along_dim", "getitem", "index_select")
+        given = self.call.records[: 1 if picks else None]
+        return not self.dtype.is_floating_point or any(isinstance(item, Field) and item.is_choice for item in given)
+
     def seal(self) -> None:
         """Called on sites. A scaled tensor becomes its own base, so that every gradient passes through its node."""
         self.is_site = True

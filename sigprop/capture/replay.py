@@ -37,7 +37,7 @@ class Replay:
     """One draw of everything that is asked for; the same record gives the same numbers.
 
     `ensemble` holds what this draw, number `replica`, has in common with others. `slices` are channel slices that are
-    drawn by themselves, their source never. `states` gives the signals and laws.
+    drawn by themselves, their source never, `through` sources that are replayed. `states` gives the signals and laws.
     `weight_share`: how much of the energy of a weight's gradient one draw has.
     """
 
@@ -52,6 +52,7 @@ class Replay:
         replica: int = 0,
         slices: Collection[Field] = (),
         joint: Joint | None = None,
+        through: Collection[Field] = (),
     ):
         self.states = states
         self.gradients = gradients
@@ -60,6 +61,7 @@ class Replay:
         self.replicas = slice(replica, replica + 1)
         self.slices = slices
         self.joint = joint
+        self.through = through
         self._together: Tensor | None = None
         self.values: dict[Record, Any] = {}
         self.weights: dict[Weight, Tensor] = {}
@@ -90,7 +92,8 @@ class Replay:
             stack.pop()
 
     def _is_leaf(self, record: Record) -> bool:
-        return record.call is None or (isinstance(record, Field) and (record.is_source or record in self.slices))
+        drawn = isinstance(record, Field) and (record.is_source or record in self.slices)
+        return record.call is None or (drawn and record not in self.through)
 
     def _leaf(self, record: Record) -> Tensor:
         if isinstance(record, Weight):

@@ -14,6 +14,7 @@ from sigprop.capture.ensemble import (
     APART,
     Ensemble,
     Joint,
+    chosen_alike,
     fewest_entries,
     parts_of_sources,
     records_between,
@@ -44,7 +45,9 @@ class ReplayedFunction:
     def __init__(self, target: Field, seed: int):
         self.target, self.seed = target, seed
         self.states: Evaluation | None = None
-        self.parts = parts_of_sources(target)
+        parts = parts_of_sources(target)
+        self.through = chosen_alike(target, parts)
+        self.parts = parts_of_sources(target, self.through) if self.through else parts
         self.channels = target.layout.channels
         self.fewest = min((part.layout.channels for part in self._drawn), default=0)
         self.received: Reverse | None = None
@@ -66,6 +69,12 @@ class ReplayedFunction:
         if self.joint is None:
             return [source.node for source in self.parts]
         return [*(source.node for source in self.parts if source not in self.joint.spans), self.joint.node]
+
+    @property
+    def reaches(self) -> int | None:
+        """Of how many nodes it is a function; weights stand between it and those behind sources that it replays."""
+        again = self.through and self.joint is None
+        return len({item.field for item in self.target.sources} - self.through) if again else None
 
     @property
     def _drawn(self) -> list[Field]:
@@ -129,7 +138,7 @@ class ReplayedFunction:
         ensemble = Ensemble(self.states, self.replicas, torch.Generator().manual_seed(seed))
         for replica in range(self.replicas):
             generator = torch.Generator().manual_seed(seed + replica + 1)
-            yield Replay(self.states, generator, gradients, ensemble, replica, self._drawn, self.joint)
+            yield Replay(self.states, generator, gradients, ensemble, replica, self._drawn, self.joint, self.through)
 
 
 @dataclass

@@ -36,12 +36,13 @@ IN_STEP = "uses of one weight are taken as draws of their own"
 Received = tuple[Node, float]
 """The node that a weight makes, and the energy of the gradient that the weight gets there."""
 LOSS: frozenset[Entries] = frozenset([("the loss",)])
+Item = TypeVar("Item")
 Kind = TypeVar("Kind")
 Use = tuple[Entries, Node]
 """Entries, and the node that multiplies with them."""
 
 
-def settled(node: Node, found: dict[Node, Kind], above: Callable[[Node], Iterable[Node]], made: Callable[[Node], Kind]):
+def settled(node: Item, found: dict[Item, Kind], above: Callable[[Item], Iterable[Item]], made: Callable[[Item], Kind]):
     """What is made of a node once those above it are `found`; chains may be long."""
     waiting = [node]
     while waiting:
@@ -258,7 +259,7 @@ class SharedParts:
 
     def _above(self, node: Node) -> list[Node]:
         held = self._holds(node)
-        return held if held or node.op.renews or node.op.holds_inputs else list(node.inputs)
+        return held if held or node.op.holds_inputs else list(node.inputs[: node.op.reaches])
 
     def beyond(self, first: Node, second: Node) -> bool:
         """Whether two tensors have more in common than parts that both are sums of: functions of such a part."""

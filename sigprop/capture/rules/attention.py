@@ -72,7 +72,8 @@ def pair_layout(first: Layout, second: Layout) -> Layout:
 def scored(capture: Capture, call: Call, first: Field, second: Field) -> Field:
     """Product of two fields: scores, the outer products of linear attention, or residual streams that are mixed."""
     layout = pair_layout(first.layout, second.layout)
-    if are_streams(layout.dims[-2]) and any(axis.role == CHANNEL for axis in layout.dims[-1]):
+    picks = first.is_choice and all(axis.is_position for axis in first.layout.dims[-1])
+    if (picks or are_streams(layout.dims[-2])) and any(axis.role == CHANNEL for axis in layout.dims[-1]):
         layout = with_streams(layout, [len(layout.dims) - 2])
     return capture.drawn_field(layout, call, (first, second), "product of two tensors sampled")
 

@@ -188,12 +188,14 @@ def _arranged(item: Field, labels: Sequence[str], wanted: Sequence[str], call: C
 def product(capture: Capture, call: Call, items: list, labels: list[str], result: str, reason: str = "") -> Any:
     """Any product of tensors, replayed: each label of the result has the axes of the first field that has it.
 
-    What only real tensors and weights bring is a token axis where positions were summed over, else a channel axis;
-    tokens that meet tokens of the same axis are keys.
+    What only real tensors, weights and choices bring is a token axis where positions were summed over, else a channel
+    axis; tokens that meet tokens of the same axis are keys.
     """
     fields = [(item, names) for item, names in zip(items, labels, strict=True) if isinstance(item, Field)]
     summed = [a for x, names in fields for c, d in zip(names, x.layout.dims, strict=True) if c not in result for a in d]
     role = TOKEN if summed and all(axis.is_position for axis in summed) else CHANNEL
+    if role == TOKEN and not all(item.is_choice for item, _ in fields):
+        fields = [(item, names if not item.is_choice else "") for item, names in fields]
     dims: list[Dim] = []
     for c in result:
         sizes = {item.shape[names.index(c)] for item, names in zip(items, labels, strict=True) if c in names}

@@ -38,9 +38,13 @@ def drawn_result(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any
     return mapped(result, lambda item: item.detach() if isinstance(item, Tensor) else item)
 
 
-def remember_choice(values: Tensor, choice: Field) -> None:
-    """Let real numbers know how they were drawn (which entries are largest, what was compared), so that what is made
-    with them is drawn with them again."""
+def remember_choice(values: Any, choice: Any) -> None:
+    """Let real numbers, or several, know how they were drawn (which entries are largest, what was compared), so that
+    what is made with them is drawn with them again."""
+    if not isinstance(values, Tensor):
+        for item, made in zip(values, choice, strict=True):
+            remember_choice(item, made)
+        return
     setattr(values, _CHOICE, choice)
     setattr(values, _ROUTED, choice)
 

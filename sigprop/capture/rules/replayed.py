@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
-from sigprop.capture.functions import MOVES, UNARY
+from sigprop.capture.capture import Capture, by_rule
+from sigprop.capture.functions import MOVES, SAME, UNARY
 from sigprop.capture.layout import (
     CHANNEL,
     Layout,
@@ -74,13 +74,23 @@ def _bare(capture: Capture, call: Call, result: Tensor, output: int | None) -> F
     return made
 
 
-def kept(capture: Capture, call: Call) -> Field:
-    """The record of a call that gives no floating-point numbers, to be replayed only."""
+def kept(capture: Capture, call: Call) -> Any:
+    """Records for the results of a call that chooses, or of one on what was chosen, to be replayed only."""
     fields = [item for item in call.records if isinstance(item, Field)]
     result = made_on_meta(call)
+    if call.name in MOVES - SAME and call.records == list(call.args[:1]):
+        views = by_rule(capture, call)
+        return _each(result, lambda item, number: _typed(views if number is None else views[number], item))
+    return _each(result, lambda item, number: _kept(capture, call, item, fields, number))
+
+
+def _kept(capture: Capture, call: Call, result: Tensor, fields: list[Field], output: int | None) -> Field:
     shape = tuple(result.shape)
     layout = _with_channels(shape, fields) or _layout(call, shape, fields)
-    made = capture.drawn_field(layout, call, call.records, _sampled(call))
+    return _typed(capture.drawn_field(layout, call, call.records, _sampled(call), output=output), result)
+
+
+def _typed(made: Field, result: Tensor) -> Field:
     made.dtype = result.dtype
     return made
 

@@ -129,8 +129,8 @@ class Op(ABC):
     keeps_channels: ClassVar[bool] = True
     """Whether what the output holds of an input (see `carried`) stands in the channels where it stood."""
 
-    renews: ClassVar[bool] = False
-    """Whether independent weights make its output independent of all that is not made of it."""
+    reaches: int | None = None
+    """Of how many inputs, the first ones, its output is a function; of none where independent weights renew it."""
 
     multiplies: ClassVar[bool] = True
     """Whether the weights of the op, if it has some, multiply its input; False where they are its output."""

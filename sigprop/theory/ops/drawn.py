@@ -190,6 +190,8 @@ class Sampled(DrawnOp):
 
     Exact up to the error of the draws, for sources with independent Gaussian channels.
 
+    `reaches`: fewer than all inputs where weights inside renew what comes from the others.
+
     `draws` draw the function `replicas` times: `rows()` yields its results `[position, channel]`, as each draw of
     `backward()` has them in `rows`. Of the `channels` of the result `fewest` steer all; the smallest weight inside has
     `fewest_entries`. `doubts`: what draws of this function do not tell of its `signal`, `gradient` and `parameters`.
@@ -201,6 +203,7 @@ class Sampled(DrawnOp):
 
     draws: Any
     reason: str
+    reaches: int | None = None
     _along_signal: float = 0.0
     _norms: Tensor | None = None
 

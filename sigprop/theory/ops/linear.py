@@ -56,7 +56,7 @@ class Linear(Op):
     by_position: ClassVar[bool] = True
     """Whether channels are mapped, position by position."""
 
-    renews = True
+    reaches = 0
 
     fan_in: int
     fan_out: int

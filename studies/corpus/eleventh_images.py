@@ -45,9 +45,7 @@ class Residual(nn.Sequential):
         return input + super().forward(input)
 
 
-def init(
-    model: Any, weight: Callable[[Tensor], Any], *kinds: type, bias: Callable[[Tensor], Any] = nn.init.zeros_
-) -> Any:
+def init(model: Any, weight: Callable[..., Any], *kinds: type, bias: Callable[..., Any] = nn.init.zeros_) -> Any:
     for module in model.modules():
         if isinstance(module, kinds or (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose3d)):
             weight(module.weight)
@@ -59,18 +57,14 @@ def init(
 fan_out = partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu")
 truncated = partial(nn.init.trunc_normal_, std=0.02)
 normal = lambda std: partial(nn.init.normal_, std=std)
-zeros, ones = (lambda *shape: nn.Parameter(torch.zeros(*shape))), (lambda *shape: nn.Parameter(torch.ones(*shape)))
+zeros = lambda *shape: nn.Parameter(torch.zeros(*shape))
 conv = lambda a, b, k=3, s=1, **kw: nn.Conv2d(a, b, k, s, k // 2, **kw)
 xavier = lambda layer: init(layer, nn.init.xavier_uniform_)
 plane = lambda *sides: torch.stack(torch.meshgrid(*sides, indexing="ij"), -1)
-
-
-def mlp(*sizes: int, act: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
-    return nn.Sequential(*[part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), act())][:-1])
-
-
-def split(x: Tensor, heads: int, parts: int = 3) -> list[Tensor]:
-    return [y.unflatten(-1, (heads, -1)).transpose(-2, -3) for y in x.chunk(parts, -1)]
+split = lambda x, heads: [y.unflatten(-1, (heads, -1)).transpose(-2, -3) for y in x.chunk(3, -1)]
+summed = lambda *parts: Net(lambda m, x: sum(part(x) for part in m.parts), parts=[*parts])
+scaled = lambda dim, value, inner: Net(lambda m, x: m.gamma * m.inner(x), gamma=nn.Parameter(value * torch.ones(dim)), inner=inner)  # fmt: skip
+mlp = lambda *sizes, act=nn.ReLU, **kw: nn.Sequential(*[p for a, b in pairwise(sizes) for p in (nn.Linear(a, b, **kw), act())][:-1])  # fmt: skip
 
 
 def attention(dim: int, heads: int, causal: bool = False) -> nn.Module:
@@ -79,17 +73,11 @@ def attention(dim: int, heads: int, causal: bool = False) -> nn.Module:
     return Net(run, qkv=nn.Linear(dim, 3 * dim), proj=nn.Linear(dim, dim))
 
 
-def blocks(depth: int, dim: int, heads: int, wrap: Any = lambda part: part, mixer: Any = attention, act: Any = nn.GELU) -> nn.Sequential:  # fmt: skip
-    parts = [f() for _ in range(depth) for f in (lambda: mixer(dim, heads), lambda: mlp(dim, 4 * dim, dim, act=act))]  # fmt: skip
+def blocks(
+    depth: int, dim: int, heads: int, wrap: Any = lambda part: part, mixer: Any = attention, act: Any = nn.GELU
+) -> Any:
+    parts = [f() for _ in range(depth) for f in (lambda: mixer(dim, heads), lambda: mlp(dim, 4 * dim, dim, act=act))]
     return nn.Sequential(*(Residual(nn.LayerNorm(dim), wrap(part)) for part in parts))
-
-
-def scaled(dim: int, value: float, inner: nn.Module) -> nn.Module:
-    return Net(lambda m, x: m.gamma * m.inner(x), gamma=nn.Parameter(value * torch.ones(dim)), inner=inner)
-
-
-def summed(*parts: nn.Module) -> nn.Module:
-    return Net(lambda m, x: sum(part(x) for part in m.parts), parts=[*parts])
 
 
 def excite(width: int, hidden: int, gate: Callable[[], nn.Module] = nn.Sigmoid, conv: Any = nn.Conv2d) -> nn.Module:
@@ -97,9 +85,7 @@ def excite(width: int, hidden: int, gate: Callable[[], nn.Module] = nn.Sigmoid, 
     return Net(lambda m, x: x * m.net(x.mean(tuple(range(2, x.dim())), keepdim=True)), net=net)
 
 
-def stages() -> (
-    nn.Sequential
-):  # strides 2, 4 and 8; averages in the shortcuts, the last norm of every branch zero (ResNet-D)
+def stages() -> nn.Sequential:  # strides 2, 4 and 8 of a ResNet-D
     def block(a: int, b: int, s: int = 1) -> nn.Module:
         body = nn.Sequential(conv_bn(a, b // 4, 1), conv_bn(b // 4, b // 4, s=s), conv(b // 4, b, 1, bias=False), nn.BatchNorm2d(b))  # fmt: skip
         down = nn.Sequential(nn.AvgPool2d(s), conv(a, b, 1, bias=False), nn.BatchNorm2d(b)) if a != b else nn.Identity()
@@ -125,11 +111,11 @@ rendered = lambda o: against(partial(F.huber_loss, delta=0.1))(o[0] * (1.0 - tor
 played = lambda o: F.cross_entropy(o[0], noise(*o[0].shape, seed=5).softmax(1)) + squared(o[1])
 margins = lambda o: torch.where(F.one_hot(labels(len(o)), 10) > 0, F.relu(0.9 - o).square(), 0.5 * F.relu(o - 0.1).square()).sum(1).mean()  # fmt: skip
 returns = lambda o: -(noise(len(o), 51, seed=5).softmax(1) * o[torch.arange(len(o)), labels(len(o), 6)]).sum(1).mean()
-apart = lambda a, b: (a.exp() * (a - b)).sum((-1, -2)).mean()
-worlds = lambda o: squared(o[0]) + squared(o[1]) + 0.8 * apart(o[3].detach(), o[2]) + 0.2 * apart(o[3], o[2].detach())
+over = lambda a, b: (a.exp() * (a - b)).sum((-1, -2)).mean()
+worlds = lambda o: squared(o[0]) + squared(o[1]) + 0.8 * over(o[3].detach(), o[2]) + 0.2 * over(o[3], o[2].detach())
 ctc = lambda o: F.ctc_loss(o.permute(2, 0, 1), 1 + ids(28, len(o), 4, seed=5), [o.shape[2]] * len(o), [4] * len(o))
-chosen = lambda o: -(o[0].log_softmax(1) * (noise(*o[0].shape, seed=5) > 1.5)).sum(1).mean()
-multinomial = lambda o: chosen(o) - 0.1 * (1.0 + o[2] - o[1].square() - o[2].exp()).sum(1).mean()
+likelihood = lambda o: -(o[0].log_softmax(1) * (noise(*o[0].shape, seed=5) > 1.5)).sum(1).mean()
+multinomial = lambda o: likelihood(o) - 0.1 * (1.0 + o[2] - o[1].square() - o[2].exp()).sum(1).mean()
 residuals = lambda o: squared(o[0]) + o[1].square().mean()
 matched = lambda o: 0.5 * (F.cross_entropy(o, torch.arange(len(o))) + F.cross_entropy(o.T, torch.arange(len(o))))
 
@@ -163,17 +149,15 @@ def xception() -> nn.Module:
     return init(nn.Sequential(conv_bn(3, 32), down(32, 64), down(64, 96), middle(), middle(), nn.ReLU(), *classifier(96)), fan, nn.Conv2d)  # fmt: skip
 
 
-def inverted(
-    a: int, hidden: int, b: int, k: int, s: int, act: Any, squeezed: int, gate: Any, bn: Any
-) -> list[nn.Module]:
+def inverted(a: int, hidden: int, b: int, k: int, s: int, act: Any, squeezed: int, bn: Any) -> list[nn.Module]:
     parts = [conv(a, hidden, 1, bias=False), bn(hidden), act(), conv(hidden, hidden, k, s, groups=hidden, bias=False), bn(hidden), act()]  # fmt: skip
-    return [*parts, *([excite(hidden, squeezed, gate)] if squeezed else []), conv(hidden, b, 1, bias=False), bn(b)]
+    return [*parts, *([excite(hidden, squeezed, nn.Hardsigmoid)] if squeezed else []), conv(hidden, b, 1, bias=False), bn(b)]  # fmt: skip
 
 
 def mobile_net_v3() -> nn.Module:
     bn, act, sizes = partial(nn.BatchNorm2d, eps=1e-3, momentum=0.01), nn.Hardswish, [(16, 16, 24, 3, 2, nn.ReLU, 8)]
     sizes += [(24, 88, 24, 3, 1, nn.ReLU, 0), (24, 96, 40, 5, 2, act, 24), (40, 240, 40, 5, 1, act, 64)]
-    body = [(Residual if size[0] == size[2] else nn.Sequential)(*inverted(*size, nn.Hardsigmoid, bn)) for size in sizes]
+    body = [(Residual if size[0] == size[2] else nn.Sequential)(*inverted(*size, bn)) for size in sizes]
     parts = [conv(3, 16, 3, 2, bias=False), bn(16), act(), *body, conv(40, 240, 1, bias=False), bn(240), act(), nn.AdaptiveAvgPool2d(1)]  # fmt: skip
     model = nn.Sequential(*parts, nn.Flatten(), nn.Linear(240, 256), act(), nn.Dropout(0.2), nn.Linear(256, 10))
     return init(init(model, fan_out, nn.Conv2d), normal(0.01), nn.Linear)
@@ -202,9 +186,7 @@ def deit(dim: int = 96) -> nn.Module:
     return init(Net(run, **parts), truncated, nn.Linear)
 
 
-def relative_attention(
-    side: int, dim: int, heads: int
-) -> nn.Module:  # a bias for every offset in the plane and three for the class token, no bias of keys (BEiT)
+def relative_attention(side: int, dim: int, heads: int) -> nn.Module:  # of BEiT
     def run(m: Any, x: Tensor) -> Tensor:
         q, k, v = split(F.linear(x, m.qkv.weight, torch.cat([m.q_bias, torch.zeros_like(m.v_bias), m.v_bias])), heads)
         scores = q * q.shape[-1] ** -0.5 @ k.mT + m.table[m.index].permute(2, 0, 1)
@@ -232,9 +214,7 @@ def beit(dim: int = 96) -> nn.Module:
     return model
 
 
-def deformable(
-    a: int, b: int
-) -> nn.Module:  # a convolution that reads between the pixels, where another tells it: offsets zero at first
+def deformable(a: int, b: int) -> nn.Module:  # offsets zero at first
     def run(m: Any, x: Tensor) -> Tensor:
         n, c, h, w = x.shape
         taps, pixels = plane(torch.arange(3) - 1, torch.arange(3) - 1).view(9, 1, 1, 2), plane(torch.arange(h), torch.arange(w))  # fmt: skip
@@ -245,10 +225,6 @@ def deformable(
 
     offset = init(conv(a, 18), nn.init.zeros_)
     return Net(run, offset=offset, conv=conv(9 * a, b, 1, bias=False), norm=nn.BatchNorm2d(b))
-
-
-def deformable_net() -> nn.Module:
-    return nn.Sequential(conv_bn(3, 32, s=2), deformable(32, 48), conv_bn(48, 64, s=2), deformable(64, 64), *classifier(64))  # fmt: skip
 
 
 def capsules() -> nn.Module:
@@ -268,7 +244,7 @@ def capsules() -> nn.Module:
     return Net(run, conv=nn.Conv2d(1, 64, 9), primary=nn.Conv2d(64, 64, 9, 2), weight=nn.Parameter(0.01 * torch.randn(10, 32, 16, 8)))  # fmt: skip
 
 
-def hard_net() -> nn.Module:  # descriptors of patches: standardized images, orthogonal weights, norms without weights
+def hard_net() -> nn.Module:
     def run(m: Any, x: Tensor) -> Tensor:
         mean, std = x.mean((1, 2, 3), keepdim=True).detach(), x.std((1, 2, 3), keepdim=True).detach() + 1e-7
         return F.normalize(m.features((x - mean) / std).flatten(1))
@@ -403,11 +379,7 @@ def cycle_generator(width: int = 24) -> nn.Module:
     return init(nn.Sequential(*parts, pad(3), nn.Conv2d(width, 3, 7), nn.Tanh()), normal(0.02), nn.Conv2d, nn.ConvTranspose2d)  # fmt: skip
 
 
-def projection_critic(
-    width: int = 64,
-) -> (
-    nn.Module
-):  # tells images from made ones by spectrally normalized layers and an inner product with the class (SNGAN)
+def projection_critic(width: int = 64) -> nn.Module:  # SNGAN
     def spectral(layer: Any, gain: float = 1.0) -> Any:
         nn.init.xavier_uniform_(layer.weight, gain)
         return spectral_norm(layer, eps=1e-6)
@@ -423,7 +395,7 @@ def projection_critic(
     return Net(run, net=net, linear=spectral(nn.Linear(width, 1)), classes=spectral(nn.Embedding(10, width)))
 
 
-def edm(width: int = 48) -> nn.Module:  # noise taken out of images; input, output and skip weighted by the level (EDM)
+def edm(width: int = 48) -> nn.Module:
     def block(m: Any, x: Tensor, c: Tensor) -> Tensor:
         scale, shift = m.affine(c)[..., None, None].chunk(2, 1)
         y = m.conv1(F.dropout(F.silu(shift + m.norm1(m.conv0(F.silu(m.norm0(x)))) * (scale + 1.0)), 0.1))
@@ -437,15 +409,14 @@ def edm(width: int = 48) -> nn.Module:  # noise taken out of images; input, outp
             y = part(y, c)
         return 0.25 / total * x + 0.5 * s / total.sqrt() * m.end(F.silu(m.norm(y)))
 
-    norm, tenth = lambda: nn.GroupNorm(8, width, eps=1e-6), lambda layer: init(layer, lambda w: nn.init.xavier_uniform_(w).data.mul_(1e-5))  # fmt: skip
-    make = lambda: Net(block, norm0=norm(), conv0=xavier(conv(width, width)), affine=xavier(nn.Linear(64, 2 * width)), norm1=norm(), conv1=tenth(conv(width, width)))  # fmt: skip
+    norm, tiny = lambda: nn.GroupNorm(8, width, eps=1e-6), lambda layer: init(layer, lambda w: nn.init.xavier_uniform_(w).data.mul_(1e-5))  # fmt: skip
+    make = lambda: Net(block, norm0=norm(), conv0=xavier(conv(width, width)), affine=xavier(nn.Linear(64, 2 * width)), norm1=norm(), conv1=tiny(conv(width, width)))  # fmt: skip
     embed, waves = nn.Sequential(xavier(nn.Linear(32, 64)), nn.SiLU(), xavier(nn.Linear(64, 64))), 1e4 ** -(torch.arange(16) / 16)  # fmt: skip
-    return Net(run, embed=embed, waves=waves, start=xavier(conv(3, width)), blocks=[make() for _ in range(4)], norm=norm(), end=tenth(conv(width, 3)))  # fmt: skip
+    return Net(run, embed=embed, waves=waves, start=xavier(conv(3, width)), blocks=[make() for _ in range(4)], norm=norm(), end=tiny(conv(width, 3)))  # fmt: skip
 
 
 def made(pixels: int = 64, hidden: int = 128) -> nn.Module:
-    """Each pixel from the ones before it, by masks on the weights."""
-    orders = [torch.arange(pixels), *(1 + ids(pixels - 1, hidden, seed=n) - 1 for n in (1, 2)), torch.arange(pixels) - 1]  # fmt: skip
+    orders = [torch.arange(pixels), *(ids(pixels - 1, hidden, seed=n) for n in (1, 2)), torch.arange(pixels) - 1]
 
     def masked(before: Tensor, after: Tensor) -> nn.Module:
         run = lambda m, x: F.linear(x, m.weight * m.mask, m.bias)
@@ -480,9 +451,7 @@ def nerf(width: int = 128) -> nn.Module:
     return Net(run, layers=layers, alpha=nn.Linear(width, 1), **heads)
 
 
-def hash_grid(
-    levels: int = 8, size: int = 4096
-) -> nn.Module:  # tables of features for grids of eight resolutions, found by hashes, interpolated (instant NGP)
+def hash_grid(levels: int = 8, size: int = 4096) -> nn.Module:  # instant NGP
     def run(m: Any, places: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
         found = []
         for n, table in enumerate(m.tables):
@@ -493,7 +462,7 @@ def hash_grid(
         density, feature = m.sigma(torch.cat(found, 1)).split([1, 15], 1)
         return m.colour(torch.cat([feature, F.normalize(views, dim=-1)], 1)), density.exp()
 
-    plain = lambda *sizes: nn.Sequential(*[p for a, b in pairwise(sizes) for p in (nn.Linear(a, b, bias=False), nn.ReLU())][:-1])  # fmt: skip
+    plain = partial(mlp, bias=False)
     tables = [init(nn.Embedding(size, 2), lambda weight: nn.init.uniform_(weight, -1e-4, 1e-4), nn.Embedding) for _ in range(levels)]  # fmt: skip
     hashed = {"corners": plane(*[torch.arange(2)] * 3).reshape(8, 3), "primes": torch.tensor([1, 2654435761, 805459861])}  # fmt: skip
     return Net(run, tables=tables, **hashed, sigma=plain(2 * levels, 64, 16), colour=nn.Sequential(plain(18, 64, 64, 3), nn.Sigmoid()))  # fmt: skip
@@ -505,9 +474,7 @@ def deep_o_net(sensors: int = 50, width: int = 100) -> nn.Module:
     return init(Net(run, branch=mlp(sensors, width, width, width), trunk=trunk, bias=zeros(1)), nn.init.xavier_normal_)
 
 
-def fourier_operator(
-    width: int = 24, n: int = 5
-) -> nn.Module:  # low waves mixed by complex weights, beside a linear map of each place (FNO)
+def fourier_operator(width: int = 24, n: int = 5) -> nn.Module:
     def mixed(m: Any, x: Tensor) -> Tensor:
         waves = torch.fft.rfft2(x)
         out = torch.zeros_like(waves)
@@ -525,7 +492,7 @@ def fourier_operator(
     return Net(run, p=nn.Linear(3, width), blocks=nn.Sequential(layer(), nn.GELU(), layer(), nn.GELU(), layer()), q=out)
 
 
-def burgers() -> nn.Module:  # a network whose derivatives should fulfil an equation (PINN)
+def burgers() -> nn.Module:  # a PINN
     def run(m: Any, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         x, t = x.detach().requires_grad_(), t.detach().requires_grad_()
         u = m.net(torch.cat([x, t], 1))
@@ -539,9 +506,7 @@ def burgers() -> nn.Module:  # a network whose derivatives should fulfil an equa
 # -- graphs and points
 
 
-def message_passing(
-    seen: int = 12, dim: int = 24
-) -> nn.Module:  # matrices from edges, a GRU at every node, a readout by attention in turns (MPNN)
+def message_passing(seen: int = 12, dim: int = 24) -> nn.Module:
     def run(m: Any, x: Tensor, edges: Tensor) -> Tensor:
         first = h = F.relu(m.start(x))
         maps = m.net(edges).unflatten(-1, (dim, dim))
@@ -559,9 +524,7 @@ def message_passing(
     return Net(run, **parts, gru=nn.GRUCell(dim, dim), lstm=nn.LSTM(2 * dim, dim))
 
 
-def aggregators(
-    dim: int = 40, nodes: int = 32
-) -> nn.Module:  # mean, largest, smallest and std of the neighbours, each scaled three ways by the degree (PNA)
+def aggregators(dim: int = 40, nodes: int = 32) -> nn.Module:  # PNA
     def layer(m: Any, x: Tensor, links: Tensor) -> Tensor:
         degree, on = links.sum(1, keepdim=True), links[..., None] > 0
         own = m.pre(torch.cat([x[:, None].expand(-1, nodes, -1), x[None].expand(nodes, -1, -1)], -1))
@@ -582,7 +545,7 @@ def aggregators(
     return Net(run, embedding=nn.Embedding(20, dim), layers=[make(), make()], links=(links | links.T).float(), head=mlp(dim, dim // 2, 3))  # fmt: skip
 
 
-def dynamic_graph(near: int = 6) -> nn.Module:  # differences to the nearest in the space of features (DGCNN)
+def dynamic_graph(near: int = 6) -> nn.Module:
     def edge(m: Any, x: Tensor) -> Tensor:
         own, size = x.mT, x.square().sum(1)
         index = (2.0 * own @ x - size[:, None] - size[..., None]).topk(near, -1).indices
@@ -604,9 +567,7 @@ def dynamic_graph(near: int = 6) -> nn.Module:  # differences to the nearest in 
 # -- recommenders and tables
 
 
-def extreme_fm(
-    fields: int = 8, values: int = 30, dim: int = 10, maps: int = 24
-) -> nn.Module:  # products of fields compressed layer by layer, beside a deep and a linear part (xDeepFM)
+def extreme_fm(fields: int = 8, values: int = 30, dim: int = 10, maps: int = 24) -> nn.Module:
     def run(m: Any, x: Tensor) -> Tensor:
         x = x + m.offsets
         e = m.embedding(x)
@@ -620,9 +581,7 @@ def extreme_fm(
     return init(model, nn.init.xavier_normal_, nn.Linear, nn.Embedding)
 
 
-def interest(
-    items: int = 200, dim: int = 24
-) -> nn.Module:  # the history weighted by how it fits the item, padding left out (DIN)
+def interest(items: int = 200, dim: int = 24) -> nn.Module:  # DIN
     def dice(m: Any, x: Tensor) -> Tensor:
         p = m.bn(x).sigmoid()
         return p * x + (1.0 - p) * m.alpha * x
@@ -647,19 +606,13 @@ def mult_vae(items: int = 400, hidden: int = 120, dim: int = 40) -> nn.Module:
     return init(model, nn.init.xavier_normal_, bias=partial(nn.init.trunc_normal_, std=0.001))
 
 
-def feature_tokens(
-    numbers: int = 8, kinds: tuple[int, ...] = (5, 9, 4), dim: int = 48
-) -> (
-    nn.Module
-):  # every column a token: numbers by a direction, kinds by a table; the first block has no norm (FT-Transformer)
+def feature_tokens(numbers: int = 8, kinds: tuple[int, ...] = (5, 9, 4), dim: int = 48) -> nn.Module:
     def run(m: Any, x: Tensor, chosen: Tensor) -> Tensor:
         x = torch.cat([torch.ones_like(x[:, :1]), x], 1)[..., None] * m.weight
         x = torch.cat([x, *(table(chosen[:, n, None]) for n, table in enumerate(m.tables))], 1)
         return m.head(m.blocks(x + F.pad(m.bias, (0, 0, 1, 0)))[:, 0])
 
-    def mixer(dim: int, heads: int) -> nn.Module:
-        return init(attention(dim, heads), partial(nn.init.xavier_uniform_, gain=2**-0.5))
-
+    mixer = lambda dim, heads: init(attention(dim, heads), partial(nn.init.xavier_uniform_, gain=2**-0.5))
     bound, reglu = lambda weight: nn.init.uniform_(weight, -(dim**-0.5), dim**-0.5), lambda m, x: x.chunk(2, -1)[0] * F.relu(x.chunk(2, -1)[1])  # fmt: skip
     body = blocks(3, dim, 4, mixer=mixer)
     for feed in body[1::2]:
@@ -674,10 +627,7 @@ def feature_tokens(
 
 
 def impala(actions: int = 9) -> nn.Module:
-    def run(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = m.trunk(x.permute(0, 3, 1, 2) / 255.0)
-        return m.actor(x), m.critic(x)
-
+    run = lambda m, x: (m.actor(y := m.trunk(x.permute(0, 3, 1, 2) / 255.0)), m.critic(y))
     res = lambda b: Residual(nn.ReLU(), conv(b, b), nn.ReLU(), conv(b, b))
     block = lambda a, b: [conv(a, b), nn.MaxPool2d(3, 2, 1), res(b), res(b)]
     trunk = nn.Sequential(*block(3, 16), *block(16, 32), nn.Flatten(), nn.ReLU(), nn.Linear(2048, 256), nn.ReLU())
@@ -705,15 +655,13 @@ def soft_actor_critic(seen: int = 17, actions: int = 6, width: int = 128) -> nn.
     return Net(run, net=nn.Sequential(mlp(seen, width, width), nn.ReLU()), mu=nn.Linear(width, actions), log_std=nn.Linear(width, actions), **critics)  # fmt: skip
 
 
-def rainbow(actions: int = 6, atoms: int = 51) -> nn.Module:  # distributions of returns, dueling, by noisy layers
+def rainbow(actions: int = 6, atoms: int = 51) -> nn.Module:
     def noisy(a: int, b: int) -> nn.Module:
         left, right = (x.sign() * x.abs().sqrt() for x in (torch.randn(a), torch.randn(b)))
         means = {name: nn.init.uniform_(zeros(*s), -(a**-0.5), a**-0.5) for name, s in (("weight_mu", (b, a)), ("bias_mu", (b,)))}  # fmt: skip
         sigmas = {"weight_sigma": nn.Parameter(torch.full((b, a), 0.5 * a**-0.5)), "bias_sigma": nn.Parameter(torch.full((b,), 0.5 * b**-0.5))}  # fmt: skip
-        return Net(layer, **means, **sigmas, weight_epsilon=torch.outer(right, left), bias_epsilon=right)
-
-    def layer(m: Any, x: Tensor) -> Tensor:
-        return F.linear(x, m.weight_mu + m.weight_sigma * m.weight_epsilon, m.bias_mu + m.bias_sigma * m.bias_epsilon)
+        weight, bias = (lambda m: m.weight_mu + m.weight_sigma * m.weight_epsilon), lambda m: m.bias_mu + m.bias_sigma * m.bias_epsilon  # fmt: skip
+        return Net(lambda m, x: F.linear(x, weight(m), bias(m)), **means, **sigmas, weight_epsilon=torch.outer(right, left), bias_epsilon=right)  # fmt: skip
 
     def run(m: Any, x: Tensor) -> Tensor:
         x = m.convs(x)
@@ -725,11 +673,7 @@ def rainbow(actions: int = 6, atoms: int = 51) -> nn.Module:  # distributions of
     return Net(run, convs=convs, value=stream(atoms), advantage=stream(actions * atoms))
 
 
-def world_model(
-    seen: int = 24, actions: int = 4, width: int = 64, kinds: tuple[int, int] = (8, 8)
-) -> (
-    nn.Module
-):  # a state of categories guessed from the past and seen in the present, gradients straight through (DreamerV2)
+def world_model(seen: int = 24, actions: int = 4, width: int = 64, kinds: tuple[int, int] = (8, 8)) -> nn.Module:
     def gated(m: Any, x: Tensor, h: Tensor) -> Tensor:
         reset, new, update = m.norm(m.layer(torch.cat([x, h], -1))).chunk(3, -1)
         update = torch.sigmoid(update - 1.0)
@@ -754,10 +698,7 @@ def world_model(
 
 
 def alpha_zero(planes: int = 17, width: int = 64, side: int = 9) -> nn.Module:
-    def run(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = m.tower(x)
-        return m.policy(x), m.value(x)
-
+    run = lambda m, x: (m.policy(y := m.tower(x)), m.value(y))
     res = lambda: nn.Sequential(Residual(conv_bn(width, width), conv_bn(width, width, act=nn.Identity)), nn.ReLU())
     policy = nn.Sequential(conv_bn(width, 2, 1), nn.Flatten(), nn.Linear(2 * side**2, side**2 + 1))
     value = nn.Sequential(conv_bn(width, 1, 1), nn.Flatten(), mlp(side**2, 64, 1), nn.Tanh())
@@ -780,9 +721,7 @@ def x_vector(speakers: int = 20) -> nn.Module:
     return Net(run, frames=nn.Sequential(*frames), out=out, speakers=nn.init.xavier_normal_(zeros(speakers, 96)))
 
 
-def sinc_net(
-    filters: int = 24, size: int = 65, rate: float = 8000.0
-) -> nn.Module:  # the first filters are given by two frequencies each
+def sinc_net(filters: int = 24, size: int = 65, rate: float = 8000.0) -> nn.Module:
     def sinc(m: Any, x: Tensor) -> Tensor:
         low = 50.0 + m.low.abs()
         high = (low + 50.0 + m.band.abs()).clamp(50.0, rate / 2.0)
@@ -976,7 +915,7 @@ def cases() -> Iterator[Case]:
     listed: list[tuple[str, Callable[[], nn.Module], Callable[[], Any], Any]] = [
         ("alexnet", alex_net, wide, cross), ("network in network", in_network, wide, cross), ("xception", xception, image, partial(cross, smooth=0.1)),
         ("mobilenet v3", mobile_net_v3, wide, cross), ("sknet", sk_net, image, cross), ("deit", deit, wide, teacher), ("beit", beit, wide, cross),
-        ("deformable", deformable_net, image, cross), ("capsules", capsules, partial(noise, 8, 1, 20, 20), margins), ("hardnet", hard_net, partial(noise, 16, 1, 32, 32), triplets),
+        ("deformable", lambda: nn.Sequential(conv_bn(3, 32, s=2), deformable(32, 48), deformable(48, 64), *classifier(64)), image, cross), ("capsules", capsules, partial(noise, 8, 1, 20, 20), margins), ("hardnet", hard_net, partial(noise, 16, 1, 32, 32), triplets),
         ("byol", byol, pair(8, 3, 32, 32), alike), ("vicreg", vicreg, pair(8, 3, 32, 32), variance_covariance),
         ("retinanet", retina_net, partial(noise, 4, 3, 32, 32), detected), ("nnunet", nn_unet, partial(noise, 2, 1, 16, 16, 16), dice), ("dncnn", dn_cnn, image, squared),
         ("rrdb", rrdb_net, partial(noise, 2, 3, 8, 8), against(F.l1_loss)), ("cyclegan", cycle_generator, partial(noise, 1, 3, 32, 32), against(F.l1_loss)),
@@ -998,7 +937,7 @@ def cases() -> Iterator[Case]:
     small, masked = partial(noise, 2, 3, 64, 64), lambda o: ((o[0] - o[1]).square().mean(-1) * o[2]).sum() / o[2].sum()
     large: list[tuple[str, Callable[[], nn.Module], Callable[[], Any], Any]] = [
         ("vgg16", vgg16, partial(noise, 2, 3, 32, 32), cross), ("senet154", senet154, small, cross), ("regnet y", regnet_y, small, cross),
-        ("mae", masked_autoencoder, small, masked), ("ddpm", ddpm, lambda: (noise(1, 3, 32, 32), torch.tensor([300])), squared), ("clip", clip, lambda: (small(), ids(49408, 2, 12)), matched),
+        ("mae", masked_autoencoder, small, masked), ("ddpm", ddpm, lambda: (noise(1, 3, 64, 64), torch.tensor([300])), squared), ("clip", clip, lambda: (small(), ids(49408, 2, 12)), matched),
         ("two towers", two_towers, lambda: (ids(250_000, 16), ids(600_000, 16, 10), ids(600_000, 16, seed=1)), matched), ("citrinet", citrinet, partial(noise, 2, 80, 96), ctc),
         ("vicreg", partial(vicreg, 8192), pair(8, 3, 32, 32), variance_covariance), ("hash grid", partial(hash_grid, 16, 2**22), lambda: (noise(128, 3).sigmoid(), noise(128, 3, seed=1)), rendered),
     ]  # fmt: skip

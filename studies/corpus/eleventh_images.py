@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
 
 from studies.corpus.case import Case, ids, noise
-from studies.corpus.eighth import LARGE
 from studies.corpus.tenth import classifier, conv_bn
 
 # -- parts that several share
@@ -942,4 +941,4 @@ def cases() -> Iterator[Case]:
         ("vicreg", partial(vicreg, 8192), pair(8, 3, 32, 32), variance_covariance), ("hash grid", partial(hash_grid, 16, 2**22), lambda: (noise(128, 3).sigmoid(), noise(128, 3, seed=1)), rendered),
     ]  # fmt: skip
     for name, make, batch, loss in large:
-        yield Case(f"{LARGE} eleventh {name}", "own code", make, batch, loss)
+        yield Case(f"eleventh/large {name}", "own code", make, batch, loss)

@@ -20,12 +20,17 @@ import typer
 
 import sigprop
 from sigprop.errors import SigpropError
-from studies.corpus import constructs, eleventh, ninth, tenth
+from studies.corpus import constructs, eleventh, eleventh_images, ninth, tenth
 from studies.corpus.case import Case
 from studies.corpus.judging import compared, confident_and_wrong, is_right
 from studies.corpus.witness import Summary, witnessed
 
-SETS = {"constructs": constructs.cases, "ninth": ninth.cases, "tenth": tenth.cases, "eleventh": eleventh.cases}
+SETS = {
+    "constructs": constructs.cases,
+    "ninth": ninth.cases,
+    "tenth": tenth.cases,
+    "eleventh": lambda: [*eleventh.cases(), *eleventh_images.cases()],
+}
 DRAWS, OF_LARGE = 16, 4
 COLUMNS = ("variance", "grad_variance", "grad_second_moment")
 

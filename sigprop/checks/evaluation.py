@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sigprop.batches import mapped, tensors_in
 from sigprop.capture import predict
 from sigprop.capture.layout import LARGEST
+from sigprop.compat import return_free_memory
 from sigprop.distributions import distribution, set_distribution, skeleton_of, zero_rows
 from sigprop.errors import SigpropError, TooLarge, UnsupportedError
 from sigprop.isolation import as_written
@@ -90,7 +91,9 @@ class Experiment:
 
     def measured(self) -> Profile:
         """From one pass through the weights."""
-        return measure(self.model, self.batch, self.loss, scores=True)
+        found = measure(self.model, self.batch, self.loss, scores=True)
+        return_free_memory()  # what is free between blocks in use would stay with us, as much as the activations
+        return found
 
     def applied(self, plan: Plan) -> nn.Module:
         """A copy of the model with a plan applied; parameters that the plan keeps are the model's own."""

@@ -151,7 +151,7 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
     after = None if rows is None else _by_example(_passed(model, changed), count, length)
     if rows is None or after is None or after.shape != rows.shape:
         return Influence(idle=idle)
-    moved = (after - rows).square() / (float(rows.square().mean()) or 1.0)
+    moved = (after - rows).square_().div_(float(rows.square().mean()) or 1.0)
     shown = not any("mask" in place for place, _ in tensors_in(batch))
     along = rows.dim() > 2 and rows.shape[1] == length > 0
     earlier = float(moved[0, :half].mean()) if along else 0.0

@@ -16,7 +16,7 @@ from sigprop.checks.calls import Activity, Calls, NormInput
 from sigprop.checks.ends import entered
 from sigprop.checks.operations import CallWatch, filled, note_recurrence
 from sigprop.checks.thresholds import limit
-from sigprop.compat import own_modules
+from sigprop.compat import own_modules, return_free_memory
 from sigprop.errors import SigpropError
 from sigprop.losses import LossChoice, first_signal, objective
 from sigprop.measurement.batch import call
@@ -80,6 +80,7 @@ def observe(model: nn.Module, batch: Any, loss: LossChoice = None) -> Observatio
                 found.other = None
         found.rounding = _rounding(model, batch, found.output)
         found.noise = _noise(model, batch, found.output)
+    return_free_memory()
     return found
 
 

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 from sigprop.blueprints.base import Tape
 from sigprop.blueprints.inits import get_init
 from sigprop.graph.graph import Node
-from sigprop.graph.tied import share_carried
 from sigprop.theory import Evidence, Kernel, Signal, Status, exchangeable_signal
 from sigprop.theory.ops import sources
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.tied_head import Contact, TiedHead
 
 if TYPE_CHECKING:
     from sigprop.blueprints.transformer import Transformer
@@ -45,20 +43,6 @@ def patch_sum(blueprint: ViT, tape: Tape) -> Node:
     linear = Linear(values, blueprint.width, variance, role="input")
     patches = tape.apply(linear, tape.source(_shaped(blueprint, image)), parameters="patch_embedding")
     return _sum(tape, [patches, *_positions(blueprint, tape, tokens)])
-
-
-def tied_head(blueprint: Transformer, tape: Tape, x: Node) -> TiedHead:
-    """The head whose weights are the token embedding; the target of a token is the next one."""
-    source, signal = [node for node in tape.graph.nodes if node.parameters == "token_embedding"][-1], tape.signal(x)
-    assert isinstance(source.op, sources.ParameterSource)
-    if blueprint.ids is not None:
-        hit = sources.equal_ids(blueprint.ids, blueprint.ids.roll(-1))
-    else:
-        hit = sources.zipf_next(blueprint.vocabulary, signal.kernel.tokens)
-    hit = hit.dense() if blueprint.is_dense else hit.exchangeable()
-    variance = source.op.variance
-    contact = Contact.of(signal, variance, share_carried(tape.states, source, x), source.op.gram, hit)
-    return TiedHead(blueprint.width, blueprint.vocabulary, variance, role="embedding", contact=contact)
 
 
 def _sum(tape: Tape, parts: list[Node]) -> Node:

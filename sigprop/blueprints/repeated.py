@@ -57,11 +57,6 @@ class RepeatedBlueprint(Blueprint):
     def finish(self, tape: Tape, x: Node) -> Node:
         """From the stream that leaves the last block to the output."""
 
-    @property
-    def can_unroll(self) -> bool:
-        """Whether the stream's state is all that the finish needs to know."""
-        return True
-
     def stream(self, tape: Tape) -> Node:
         """The start, as the tensor at which branches begin."""
         return tape.apply(BranchOrigin(), self.start(tape))
@@ -85,8 +80,6 @@ class Unrolled:
 
 def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | None:
     """Forward and backward of all layers at once, or None where the method does not apply."""
-    if not blueprint.can_unroll:
-        return None
     start = Tape()
     x = blueprint.stream(start)
     signal = start.signal(x)

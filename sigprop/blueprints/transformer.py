@@ -34,7 +34,6 @@ from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.tied_head import TiedHead
 
 KINDS = ("encoder", "decoder", "encoder_decoder")
 PLACEMENTS = ("pre", "post", "sandwich", "none")
@@ -75,7 +74,6 @@ class Transformer(RepeatedBlueprint):
     branch_scale: PerLayer = 1.0
     input_correlation: Setting | None = None
     ids: Tensor | None = None
-    tied_head: bool = False
     top: str = "cross_entropy"
     state: str = "auto"
     attention_method: str = "closed"
@@ -105,8 +103,6 @@ class Transformer(RepeatedBlueprint):
             require_range("bias_variance", self.bias_variance, 0.0, float("inf"), "a finite number of at least 0")
         for key in ("skip_scale", "branch_scale"):
             require_layers(key, getattr(self, key), self.depth)
-        needs = "no input_correlation: the head is tied to the rows of token embeddings"
-        require(not (self.tied_head and self.input_correlation is not None), "tied_head", True, needs)
         get_init(self.init)
         activations.get(GATED.get(self.activation, self.activation))
 
@@ -158,10 +154,6 @@ class Transformer(RepeatedBlueprint):
         return self._head(tape, self._final_norm(tape, x, ""))
 
     def _head(self, tape: Tape, x: Node) -> Node:
-        if self.tied_head:
-            return tape.apply(
-                embeddings.tied_head(self, tape, x), x, name="head", depth=self.depth, parameters="token_embedding"
-            )
         head = Linear(self.width, self.vocabulary, get_init(self.init).head(self), role="readout")
         return tape.apply(head, x, name="head", depth=self.depth)
 
@@ -169,16 +161,9 @@ class Transformer(RepeatedBlueprint):
         logits = tape.signal(output)
         if self.top == "white_noise":
             return loss.white_noise(logits)
-        contact = output.op.contact if isinstance(output.op, TiedHead) else None
         if self.ids is not None:
-            return loss.cross_entropy(logits, targets=self.ids.roll(-1), contact=contact)
-        coincidence = sources.zipf_coincidence(self.vocabulary)
-        return loss.cross_entropy(logits, coincidence=coincidence, contact=contact)
-
-    @property
-    def can_unroll(self) -> bool:
-        """A tied head must know what each token carries from the bottom to the top."""
-        return not self.tied_head
+            return loss.cross_entropy(logits, targets=self.ids.roll(-1))
+        return loss.cross_entropy(logits, coincidence=sources.zipf_coincidence(self.vocabulary))
 
     def _embed(self, tape: Tape, tokens: int, prefix: str) -> Node:
         x = self._embedding_sum(tape, tokens)

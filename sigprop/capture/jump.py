@@ -20,7 +20,6 @@ from torch import Tensor
 from sigprop.capture.record import Uneven
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
-from sigprop.graph.tied import share_carried
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.corrections.along_signal import matrix
 from sigprop.theory.ops.base import Carried, Op
@@ -66,8 +65,7 @@ class Jump(Op):
     """What either block below holds behind it of the stream before it."""
 
     def bound(self, states: Evaluation, node: Node) -> Jump:
-        shares = (share_carried(states, block.entered, block.left).clamp_min(0.0) for block in self.below)
-        return replace(self, states=states, shares=tuple(shares))
+        return replace(self, states=states, shares=tuple(_share(states, block) for block in self.below))
 
     @property
     def gradients_read(self) -> list[Node]:
@@ -146,6 +144,11 @@ class Jump(Op):
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried | None:
         before, last = self.shares
         return Carried(((before + last) / 2) ** (self.landing - self.below[-1].number - 1))
+
+
+def _share(states: Evaluation, block: FollowedBlock) -> Tensor:
+    held = states.shared_parts.pieces(block.left, {block.entered}).get(block.entered, [])
+    return sum((piece.share for piece in held), start=torch.zeros(())).clamp_min(0.0)
 
 
 def _require(error: float) -> None:

@@ -247,7 +247,7 @@ def test_the_gradient_leans_along_the_signal_below_a_softmax(tied, deviation):
 
 
 def test_the_gain_needs_the_alignment(monkeypatch):
-    monkeypatch.setattr("sigprop.theory.ops.norm.aligned_gain", lambda *_: 0.0)
+    monkeypatch.setattr("sigprop.theory.ops.layer_norm.aligned_gain", lambda *_: 0.0)
     assert norm_errors(False, WIDTH**-0.5)["norm.weight"] < -6
 
 

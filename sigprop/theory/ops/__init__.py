@@ -1,6 +1,6 @@
 """Ops, one file each with its near relatives, used by blueprints and by the interpreter.
 
-`base` is what every op is. Maps of channels: `linear`, `convolution`, `tied_head`. Maps of tokens: `token_map`,
+`base` is what every op is. Maps of channels: `linear`, `convolution`. Maps of tokens: `token_map`,
 `attention`. Entry by entry: `activation`, `product`, `scale`, `modulate`, `gain`, `dropout`. Norms: `layer_norm`,
 `group_norm`, `batch_norm`. Sums: `residual`, `expert_sum`. Where things stand: `gather`, `narrow`, `cat`,
 `positions_to_channels`. Where signals and gradients start: `sources`, `loss`. Evaluated on random numbers that the

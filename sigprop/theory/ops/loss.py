@@ -9,7 +9,6 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.softmax import overlap
-from sigprop.theory.ops.tied_head import Contact
 from sigprop.theory.states import AlongSignal, Gradient, Signal, Status
 
 
@@ -18,17 +17,15 @@ def cross_entropy(
     *,
     coincidence: Tensor | float | None = None,
     targets: Tensor | None = None,
-    contact: Contact | None = None,
 ) -> Gradient:
     """Gradient of the mean cross-entropy at the logits.
 
     `G[t,t'] = (1/(V N^2)) (E sum_v p_tv p_t'v - 2/V + P(y_t = y_t'))` with `p` the softmax of logits whose kernel is
     given, `V` classes and `N` tokens. Targets enter through their coincidence: given ids (dense), or the probability
-    that two different tokens have the same target (exchangeable; 1/V when not given). A tied head's `contact` raises
-    the probability of each token's own id.
+    that two different tokens have the same target (exchangeable; 1/V when not given).
 
     Along the signal lies `s = E dp/dx = (1 - E sum_v p_tv^2) / (V N)`; it is left out of exchangeable tokens, where it
-    may be `N s^2 K / G` of a gain's squared gradient, which is stated, and below a tied head.
+    may be `N s^2 K / G` of a gain's squared gradient, which is stated.
     """
     kernel, classes, tokens = logits.kernel, logits.width, logits.kernel.tokens
     if targets is not None:
@@ -39,20 +36,15 @@ def cross_entropy(
         between = 1.0 / classes if coincidence is None else coincidence
         same_target = _pairs(kernel, between)
     shared = shared_probability(kernel, classes)
-    target = kernel.like(torch.full_like(kernel.values, 1.0 / classes))
-    if contact is not None:
-        shared, target = contact.overlaps(shared, classes)
-    values = (shared.values - target.values - target.transposed().values + same_target) / (classes * tokens**2)
+    values = (shared.values - 2.0 / classes + same_target) / (classes * tokens**2)
     made = kernel.like(values + torch.zeros_like(kernel.values))
     out = Gradient(made, evidence=logits.evidence)
     slope = (1.0 - shared.diagonal) / (classes * tokens)
-    if contact is None and isinstance(kernel, Dense):
+    if isinstance(kernel, Dense):
         out = replace(out, along_signal=AlongSignal(slope, torch.zeros_like(kernel.values)))
-    elif contact is None:
+    else:
         left_out = tokens * slope**2 * kernel.diagonal / made.diagonal
         out = replace(out, evidence=out.evidence.doubted(float(left_out.max())))
-    if contact is not None:
-        out = out.note(Status.ASSUMED, "what lies along the signal below a tied head is left out")
     return out.note(Status.FITTED, "softmax overlap of the logits")
 
 

@@ -153,12 +153,6 @@ def zipf_tokens(vocabulary: int, tokens: int) -> Exchangeable:
     return Exchangeable.of(1.0, zipf_coincidence(vocabulary), tokens)
 
 
-def zipf_next(vocabulary: int, tokens: int) -> Exchangeable:
-    """`P(id_t = id_{t'+1})` for tokens drawn from Zipf's law: one of all pairs is the token itself."""
-    chance = zipf_coincidence(vocabulary)
-    return Exchangeable.of(chance, chance + (1.0 - chance) / tokens, tokens)
-
-
 def one_per_position(tokens: int) -> Exchangeable:
     """A row for each position."""
     return Exchangeable.of(1.0, 0.0, tokens)

@@ -37,7 +37,6 @@ from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import BranchOrigin, Piece, Residual, SharedResidual, TokenResidual
 from sigprop.theory.ops.scale import GradientScale, Scale
 from sigprop.theory.ops.sources import GivenSignal, Lookup, ParameterSource
-from sigprop.theory.ops.tied_head import Contact, TiedHead
 from sigprop.theory.ops.token_map import DrawnTokenLinear, TokenLinear, TokenMap
 from tests.theory.ops.given_draws import DrawnFunction, GivenHeads
 
@@ -223,7 +222,6 @@ BIAS = ParameterSource(Dense(ONES), 0.5, (C,), C, 0.3)
 LOOKUP = Lookup.of(IDS, (5, C), AllRows(0.8 * 0.3, 0.8 * (0.7 + 0.3**2)), zero_rows=[2], padding=1)
 TABLE = ParameterSource(sources.equal_ids(IDS), 0.7, (5, C), C)
 PATCHES = ParameterSource(Dense(WINDOWS @ WINDOWS.T), 0.2, (16, 6), 16)
-CONTACT = Contact.of(signal(3), 0.2, torch.full((P,), 0.5, dtype=torch.float64), Dense(EYE), Dense(EYE * 0.5))
 SOME = torch.full((P,), 0.6, dtype=torch.float64)
 PIECE = Piece(SOME, torch.arange(P), SOME)
 STRONG = "the square of a slope has fourth moments of the numbers, which are not known"
@@ -444,11 +442,6 @@ CASES: dict[str, Case] = {
         SharedResidual(pieces=((PIECE, PIECE),)),
         (signal(0), signal(1), signal(2)),
         unchecked=dict.fromkeys(ELSEWHERE, "tests/capture/test_shared_parts.py"),
-    ),
-    "tied head": Case(
-        TiedHead(C, 16, 0.2, contact=CONTACT),
-        (signal(3),),
-        unchecked=dict.fromkeys(ELSEWHERE, "tests/blueprints/test_tied_head.py"),
     ),
     "token linear": Case(
         TokenLinear(P, 6, 0.1, 0.2, channels=C),

@@ -1,18 +1,20 @@
-"""Tied heads and embedding tables of blueprints, against the reference network drawn many times."""
+"""Tied heads and embedding tables, of models and of blueprints, against many initializations of the network."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sigprop.blueprints import Transformer, predict
+from sigprop.blueprints import Transformer
+from sigprop.blueprints import predict as of_blueprint
 from sigprop.blueprints.inits import InitScheme
-from sigprop.errors import InputError
+from sigprop.capture import predict
 from sigprop.measurement import measure
 from sigprop.models import build
 
 SEEDS = 24
 SHAPE = {"kind": "decoder", "depth": 2, "width": 128, "heads": 4, "vocabulary": 256, "norm_placement": "pre"}
+IDS = torch.multinomial(1 / torch.arange(1.0, 257), 32, True, generator=torch.Generator().manual_seed(3))
 
 
 class SmallEmbedding(InitScheme):
@@ -22,15 +24,17 @@ class SmallEmbedding(InitScheme):
         return 1.0 / blueprint.width
 
 
-def both(tied, branch_scale):
-    """The blueprint's profile and that of reference networks with its standard deviations."""
-    ids = torch.multinomial(1 / torch.arange(1.0, 257), 32, True, generator=torch.Generator().manual_seed(3))
-    scales = {"branch_scale": branch_scale, "tied_head": tied}
-    predicted = predict(Transformer(tokens=32, ids=ids, init=SmallEmbedding(), **SHAPE, **scales))
-    spread = {row.name: row.init_std for row in predicted.parameters if len(row.shape) == 2}
+def loss(logits):
+    return F.cross_entropy(logits[0], IDS.roll(-1))
+
+
+def both(tied, branch_scale=1.0):
+    """The profile of a blueprint, or with a tied head that of the model, and that of networks with its deviations."""
+    blueprint = of_blueprint(Transformer(tokens=32, ids=IDS, init=SmallEmbedding(), **SHAPE, branch_scale=branch_scale))
+    spread = {row.name: row.init_std for row in blueprint.parameters if len(row.shape) == 2}
 
     def make():
-        model = build("transformer", context=32, **SHAPE, **scales)
+        model = build("transformer", context=32, **SHAPE, branch_scale=branch_scale, tied_head=tied)
         for name, parameter in model.named_parameters():
             if name in spread:
                 nn.init.normal_(parameter, 0.0, spread[name])
@@ -38,8 +42,8 @@ def both(tied, branch_scale):
                 nn.init.zeros_(parameter)
         return model
 
-    loss = lambda logits: F.cross_entropy(logits[0], ids.roll(-1))  # noqa: E731
-    return predicted, measure(None, ids[None], loss, build=make, seeds=SEEDS)
+    predicted = predict(make, IDS[None], loss=loss) if tied else blueprint
+    return predicted, measure(None, IDS[None], loss, build=make, seeds=SEEDS)
 
 
 def assert_agree(predicted, measured, column, name):
@@ -52,7 +56,7 @@ def assert_agree(predicted, measured, column, name):
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_gradients_of_tables_and_head(tied):
-    predicted, measured = both(tied, 1.0)
+    predicted, measured = both(tied)
     for name in ("token_embedding.weight", "position_embedding.weight", *(() if tied else ("head.weight",))):
         assert_agree(predicted, measured, "grad_second_moment", name)
     for name in ("blocks.0", "blocks.1"):
@@ -66,16 +70,3 @@ def test_rows_that_reach_the_top_meet_the_head():
         assert_agree(predicted, measured, column, name)
     met = measured["head"]
     assert abs(apart["head"].grad_variance - met.grad_variance) > 0.2 * met.grad_variance
-
-
-def test_a_tied_head_needs_tables():
-    with pytest.raises(InputError, match="tied_head"):
-        Transformer(tied_head=True, input_correlation=0.2)
-
-
-def test_exchangeable_and_dense_tied_heads_agree_where_tokens_are_alike():
-    settings = {"depth": 2, "width": 64, "tokens": 12, "vocabulary": 500, "tied_head": True, "init": SmallEmbedding()}
-    alike, dense = (predict(Transformer(state=state, **settings)) for state in ("exchangeable", "dense"))
-    for name in ("final_norm", "head"):
-        assert alike[name].variance == pytest.approx(dense[name].variance, rel=1e-5)
-        assert alike[name].grad_variance == pytest.approx(dense[name].grad_variance, rel=1e-5)

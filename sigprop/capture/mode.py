@@ -204,9 +204,11 @@ class CaptureMode(Mode):
         into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
         if self._recording:
             return self._recorded(rule, call)
-        if not into_numbers and all(isinstance(i, Weight) for i in call.records) and not makes_fields(call):
+        of_weights_alone = not into_numbers and all(isinstance(item, Weight) for item in call.records)
+        of_input = of_weights_alone and makes_fields(call)
+        if of_weights_alone and not of_input:
             return of_weights(self._capture, call)
-        if call.name not in VALUES and all(math.prod(item.shape) == 1 for item in call.records):
+        if call.name not in VALUES and not of_input and all(math.prod(item.shape) == 1 for item in call.records):
             return recorded(self._capture, call)
         rule = self._rules.get(call.name)
         return rule(self._capture, call, *call.args, **call.kwargs) if rule else replayed(self._capture, call)

@@ -23,7 +23,7 @@ from sigprop.capture.functions import UNARY
 from sigprop.capture.layout import as_constant
 from sigprop.capture.record import Call, Field, Record, Weight
 from sigprop.capture.rules.normalization import centred, normalized
-from sigprop.capture.rules.operands import drawn_result, remember_choice
+from sigprop.capture.rules.operands import concrete_field, drawn_result, remember_choice
 from sigprop.capture.rules.pointwise import combined, fixed_factor, function_of_one, gained, out_of_place, pointwise
 from sigprop.capture.rules.replayed import kept, replayed
 from sigprop.errors import UnsupportedError
@@ -67,6 +67,7 @@ def rsub(capture: Capture, call: Call, input: Any, other: Any, *, alpha: float =
 
 
 def _sum(capture: Capture, call: Call, first: Any, second: Any, sign: float) -> Any:
+    first, second = _of_input(capture, first, second)
     shared = _one_base(capture, call, first, second)
     if shared is not None:
         return shared
@@ -87,8 +88,18 @@ def _sum(capture: Capture, call: Call, first: Any, second: Any, sign: float) -> 
     return combined(capture, call, first, second, Residual(1.0, sign))
 
 
+def _of_input(capture: Capture, first: Any, second: Any) -> tuple[Any, Any]:
+    """Real numbers beside a weight as the tensor of the network that they are."""
+    for item, other in ((first, second), (second, first)):
+        if isinstance(item, Weight) and isinstance(other, Tensor) and not isinstance(other, Record):
+            made = concrete_field(capture, other)
+            return (item, made) if item is first else (made, item)
+    return first, second
+
+
 @rule("mul", "multiply", "rmul")
 def mul(capture: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
+    input, other = _of_input(capture, input, other)
     shared = _one_base(capture, call, input, other)
     if shared is not None:
         return shared

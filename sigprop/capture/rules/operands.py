@@ -16,6 +16,7 @@ from sigprop.capture.layout import (
     TOKEN,
     Layout,
     concrete_kernel,
+    concrete_rows,
     leading_positions,
     of_roles,
     positions_of,
@@ -90,9 +91,29 @@ def weight_field(capture: Capture, weight: Weight, layout: Layout | None = None)
 def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None) -> Field:
     """Real numbers (pixels, features) as a tensor of the network."""
     layout = leading_positions(value.shape) if layout is None else layout
-    kernel, mean = concrete_kernel(value, layout)
-    node = capture.apply(GivenSignal(Signal(Dense(kernel), mean, layout.channels, GIVEN, Common(uniform=0.0))))
+    node = _given(capture, concrete_rows(value, layout), *concrete_kernel(value, layout))
     return Field(layout, lambda _: node)
+
+
+def _given(capture: Capture, rows: Tensor, kernel: Tensor, mean: Tensor) -> Node:
+    signal = Signal(Dense(kernel), mean, rows.shape[1], GIVEN, Common(uniform=0.0))
+    return capture.apply(GivenSignal(signal, rows))
+
+
+def relate_given(capture: Capture, first: Node, second: Node) -> None:
+    """Let given numbers that are parts of two tensors be positions of one table: it knows what they have in common."""
+    parts = capture.states.shared_parts
+    sides = [[item for item in parts.ends(node) if isinstance(item.op, GivenSignal)] for node in (first, second)]
+    nodes = list(dict.fromkeys(sides[0] + sides[1]))
+    tables = [item.op.numbers for item in nodes if isinstance(item.op, GivenSignal)]
+    if not all(sides) or len(nodes) == 1 or len({None if rows is None else rows.shape[1] for rows in tables}) > 1:
+        return
+    rows = torch.cat([item for item in tables if item is not None])
+    table, start = _given(capture, rows, rows @ rows.T / rows.shape[1], rows.mean(1)), 0
+    for node in nodes:
+        stop = start + capture.states.positions(node)
+        parts.take_from(node, table, torch.arange(start, stop))
+        start = stop
 
 
 def bound_to(uses: int = 1, **weights: Weight | None) -> dict[str, tuple[Weight, int]]:

@@ -23,7 +23,7 @@ from sigprop.capture.layout import (
     with_streams,
 )
 from sigprop.capture.record import Call, Field, Weight, independent, united
-from sigprop.capture.rules.operands import aligned, as_field, bound_to, weight_sharing
+from sigprop.capture.rules.operands import aligned, as_field, bound_to, relate_given, weight_sharing
 from sigprop.capture.rules.replayed import replayed
 from sigprop.distributions import Distribution
 from sigprop.errors import InputError, UnsupportedError
@@ -255,6 +255,8 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
         return capture.drawn_field(wide, call, (first, second), "outer product of channels sampled")
     try:
         left, right = aligned(capture, first, layout, own_first), aligned(capture, second, layout, own_second)
+        if isinstance(op, Residual):
+            relate_given(capture, left, right)
         if entangled(capture, op, left, right):
             return replayed(capture, call)
         node = summed(capture, op, left, right) if isinstance(op, Residual) else capture.apply(op, left, right)

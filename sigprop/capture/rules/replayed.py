@@ -26,7 +26,7 @@ from sigprop.capture.layout import (
     of_roles,
     resized,
 )
-from sigprop.capture.record import Call, Field, Weight, made_on_meta, mapped, no_rule, on_meta
+from sigprop.capture.record import Call, Field, Weight, made_on_meta, mapped, no_rule, on_meta, result_shape
 from sigprop.capture.replay import Replay
 from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, Distribution, kind_of_derived
 from sigprop.graph.evaluate import Evaluation
@@ -202,6 +202,8 @@ MAKE_FIELDS = frozenset(
     )
 )
 """Functions of weights and real numbers that are functions of the input."""
+ENTRYWISE = frozenset("add radd sub subtract mul multiply rmul".split())  # noqa: SIM905
+"""Functions entry by entry, of the input where they make more numbers than the weight has."""
 OF_THE_INPUT = frozenset(["batch_norm", "group_norm"])
 """Norms, which have rules of their own for the raw input and standardize a weight."""
 
@@ -212,7 +214,16 @@ def makes_fields(call: Call) -> bool:
     roots = [{name for name, _ in item.roots} for item in call.records if isinstance(item, Weight)]
     if any(one & other for number, other in enumerate(roots) for one in roots[:number]):
         return False
-    return call.name in MAKE_FIELDS or (call.name in OF_THE_INPUT and not isinstance(call.args[0], Weight))
+    if call.name in OF_THE_INPUT:
+        return not isinstance(call.args[0], Weight)
+    return call.name in MAKE_FIELDS or (call.name in ENTRYWISE and _is_wider(call))
+
+
+def _is_wider(call: Call) -> bool:
+    """Whether real numbers make more of a weight than it has entries, as an input does that it scales or shifts."""
+    given = [item for item in call.given if isinstance(item, Tensor) and item.is_floating_point()]
+    most = max(math.prod(item.shape) for item in call.records)
+    return any(item.numel() > 1 for item in given) and math.prod(result_shape(call)) > most
 
 
 def of_weights(capture: Capture, call: Call) -> Any:

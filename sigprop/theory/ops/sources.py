@@ -29,6 +29,8 @@ class GivenSignal(Op):
     carries = starts("what is given has the parts that it was given with")
 
     signal: Signal
+    numbers: Tensor | None = None
+    """Those that it was given as, `[position, channel]`."""
 
     def forward(self, *inputs: Signal) -> Signal:
         return self.signal

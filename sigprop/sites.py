@@ -69,6 +69,11 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model
 
 
+def modules_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules by the names that plans and predictions use, without the prefixes of wrappers."""
+    return {plain_name(f"{name}.").rstrip("."): module for name, module in unwrap(model).named_modules()}
+
+
 def parameter_names(model: nn.Module) -> dict[str, list[str]]:
     """First name of every parameter -> all of its names (several when it is tied)."""
     names: dict[int, list[str]] = {}

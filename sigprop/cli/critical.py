@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,7 +35,7 @@ def critical_command(
     network = architecture(read_activation(activation), norm, residual, stages, **parse_settings(settings or []))
     result = criticality(network)
     if json:
-        show(json_module.dumps(result.to_dict() | {"advice": advice(network, result)}))
+        show(json_module.dumps(asdict(result) | {"advice": advice(network, result)}))
         return
     show(f"{result.activation}, norm {result.norm}, residual {result.residual:g} ({result.status})")
     show(advice(network, result))
@@ -60,11 +61,10 @@ def _points(result: Criticality) -> Grid:
 def _line(result: Criticality, most: int = 9) -> Grid:
     rows = [row for row in result.line if 1e-3 <= row["kernel"] <= 1e3] or result.line
     cells = [
-        [*(f"{row[key]:.4g}" for key in ("sigma_w", "sigma_b", "kernel", "kernel_slope")), _yes(row["stable"])]
+        [
+            *(f"{row[key]:.4g}" for key in ("sigma_w", "sigma_b", "kernel", "kernel_slope")),
+            "yes" if row["stable"] else "no",
+        ]
         for row in thinned(rows, most)
     ]
     return Grid(["sigma_w", "sigma_b", "K*", "chi_K", "reached"], cells, title="critical line", names=())
-
-
-def _yes(value: object) -> str:
-    return "yes" if value else "no"

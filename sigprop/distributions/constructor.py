@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sigprop.distributions.distribution import STRUCTURED, SURE, UNKNOWN, Distribution
 from sigprop.distributions.independence import kind_of_both
+from sigprop.distributions.recorder import Law
 from sigprop.errors import SigpropError
 from sigprop.isolation import undisturbed
 
@@ -27,7 +28,6 @@ AT_MOST = 60_000_000
 SEEDS = (1_234_567, 7_654_321)
 
 Factory = Callable[[], nn.Module]
-Law = Distribution | Tensor
 
 
 def constructed(factory: Factory, seed: int) -> nn.Module:

@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sigprop.compat import correct_fan
-from sigprop.distributions.distribution import ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
+from sigprop.distributions.distribution import LARGE, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
 from sigprop.distributions.independence import measured_distribution
 from sigprop.isolation import Mode
 
-LARGE = 1 << 20
 Law = Distribution | Tensor
 """What is known of a storage: how it is drawn, or the numbers it holds."""
 
@@ -109,7 +108,7 @@ class DrawRecorder(Mode):
         if isinstance(kwargs.get("out"), Tensor) and kwargs["out"].is_meta:
             return self._written_out(func, args, kwargs)
         if not isinstance(target, Tensor) or not target.is_meta:
-            return self._beside(func, args, kwargs)
+            return _on_one_device(func, args, kwargs)
         writes = name.endswith("_") and not name.startswith("__") and name not in _NOT_WRITING
         if (writes or name == "__setitem__") and self._initializer(sys._getframe(1), target):
             return target
@@ -169,9 +168,6 @@ class DrawRecorder(Mode):
             return func(*args, **kwargs)
         self._write(target, func(*args, **rest))
         return target
-
-    def _beside(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        return _on_one_device(func, args, kwargs)
 
     def _item_written(self, target: Tensor, index: Any, value: Any) -> None:
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -102,11 +103,12 @@ class StepRecord:
 def join(records: Sequence[StepRecord], data_ranks: int) -> Sample:
     """One sample of the records of all processes, of which `data_ranks` groups saw different data."""
     scale = 1.0 / (data_ranks * records[0].loss_scale)
-    sample = Sample(records[0].step, _mean([r.loss for r in records]))
+    sample = Sample(records[0].step, fmean(r.loss for r in records))
     for name in _union([r.sites for r in records]):
         rows = [r.sites[name] for r in records if name in r.sites]
         sample.sites[name] = _site(rows, scale, data_ranks)
-    sums = {name: _sums([r.parameters[name] for r in records if name in r.parameters]) for name in _names(records)}
+    names = _union([r.parameters for r in records])
+    sums = {name: _sums([r.parameters[name] for r in records if name in r.parameters]) for name in names}
     sample.parameters = {name: parameter_row(row) for name, row in sums.items()}
     for name, row in sums.items():
         sample.parameters |= {f"{name}[{i}]": {"grad_second_moment": 0.0} for i in row.get("idle", ())}
@@ -118,10 +120,6 @@ def join(records: Sequence[StepRecord], data_ranks: int) -> Sample:
 
 def _union(tables: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for table in tables for name in table))
-
-
-def _names(records: Sequence[StepRecord]) -> list[str]:
-    return _union([record.parameters for record in records])
 
 
 def _site(rows: list[dict[str, float]], scale: float, data_ranks: int) -> dict[str, float]:
@@ -236,7 +234,3 @@ def _first_bad(records: Sequence[StepRecord], order: list[str], parameters: Rows
             if not math.isfinite(row.get(key, 0.0)):
                 return kind, name
     return None
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

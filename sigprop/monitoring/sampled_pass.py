@@ -17,14 +17,9 @@ from sigprop.measurement.batch import signals_in
 from sigprop.measurement.layout import AxesRule, TokenAxes, TokenLayout, layout_of
 from sigprop.monitoring.history import Rows
 from sigprop.monitoring.recording import GiveUp, PassFunctions, PassRecorder
-from sigprop.sites import plain_name
+from sigprop.sites import modules_of
 
 INPUT = "(input)"
-
-
-def modules_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules by the names that plans and predictions use, without the prefixes of wrappers."""
-    return {plain_name(f"{name}.").rstrip("."): module for name, module in model.named_modules()}
 
 
 class SampledPass:

@@ -28,13 +28,13 @@ from sigprop.monitoring.history import History, JsonLines, LossReader, Sample, r
 from sigprop.monitoring.ranks import StepRecord, join, ranks_of
 from sigprop.monitoring.recording import GiveUp, is_norm
 from sigprop.monitoring.reporting import report_of, write_crash, write_page
-from sigprop.monitoring.sampled_pass import SampledPass, modules_of, read_numbers
+from sigprop.monitoring.sampled_pass import SampledPass, read_numbers
 from sigprop.monitoring.scalars import Scalars, everything, folded
 from sigprop.monitoring.sinks.base import Sink, open_sink
 from sigprop.monitoring.updates import UpdateMeter, trained_parameters
 from sigprop.results import Profile
 from sigprop.results.report import Finding, Report
-from sigprop.sites import unwrap
+from sigprop.sites import modules_of, unwrap
 
 LOGGER = logging.getLogger("sigprop.monitoring")
 JUMP_PAUSE = 4

@@ -25,7 +25,7 @@ from sigprop.plans import hooks, writing
 from sigprop.plans.rows import ParameterPlan, ScalePlan
 from sigprop.plans.writing import Saved, all_or_nothing, fill
 from sigprop.results.parameters import KEEP, Init
-from sigprop.sites import parameter_names, plain_name, unwrap
+from sigprop.sites import modules_of, parameter_names, plain_name, unwrap
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
@@ -229,10 +229,6 @@ def _values(init: Init, shape: tuple[int, ...], generator: torch.Generator | Non
     raise InputError(f"init kind {init.kind!r} cannot be part of blocks")
 
 
-def modules_of(model: nn.Module) -> dict[str, nn.Module]:
-    return {plain_name(name): module for name, module in model.named_modules()}
-
-
 def _apply_scales(plan: Plan, model: nn.Module) -> None:
     modules = modules_of(model)
     for module in modules.values():
@@ -327,7 +323,7 @@ def _read(path: Path, names: set[str] | None = None) -> tuple[dict[str, str], di
 
 def _require_fit(state: Mapping[str, Any], values: Mapping[str, Tensor], path: str | Path) -> None:
     """Every tensor of the model has a value of its shape, under one of its names."""
-    places = {(each.data_ptr(), each.shape) for name, each in state.items() if name in values and _is_real(each)}
+    places = {(each.data_ptr(), each.shape) for name, each in state.items() if name in values and not each.is_meta}
     lacking = [n for n, each in state.items() if n not in values and (each.data_ptr(), each.shape) not in places]
     more = [name for name in values if name not in state]
     shapes = [name for name, value in values.items() if name in state and value.shape != state[name].shape]
@@ -336,7 +332,3 @@ def _require_fit(state: Mapping[str, Any], values: Mapping[str, Tensor], path: s
     told += [f"names that the model lacks: {', '.join(more[:4])}"] * bool(more)
     if told:
         raise InputError(f"{path} does not fit the model: {'; '.join(told)}. Nothing was loaded")
-
-
-def _is_real(tensor: Tensor) -> bool:
-    return not tensor.is_meta

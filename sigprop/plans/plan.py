@@ -21,7 +21,7 @@ from sigprop.plans import application, hooks, optimizers, suggestion
 from sigprop.plans.export import Export, export_plan
 from sigprop.plans.rows import JunctionPlan, ParameterPlan, PlanDifference, ScalePlan
 from sigprop.results.files import Result
-from sigprop.sites import unwrap
+from sigprop.sites import modules_of
 
 if TYPE_CHECKING:
     import torch
@@ -116,7 +116,7 @@ class Plan(Result):
     def fold_for_inference(self, model: torch.nn.Module) -> torch.nn.Module:
         """Put every junction's scale, as learned by now, into the weights and take the hooks off; rows stay as they
         are."""
-        hooks.fold_for_inference(self.junctions, application.modules_of(unwrap(model)))
+        hooks.fold_for_inference(self.junctions, modules_of(model))
         return model
 
     def param_groups(

@@ -7,24 +7,22 @@ has orders.
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sigprop.blueprints.base import Tape, run
 from sigprop.blueprints.prediction import predict
-from sigprop.blueprints.repeated import unroll
-from sigprop.blueprints.transformer import Transformer
+from sigprop.blueprints.transformer import NORMS, Transformer
 from sigprop.errors import UnknownNameError, require
-from sigprop.graph.graph import Node
 from sigprop.results import SiteRow
-from sigprop.theory.ops.residual import Residual
 
 CONSTANT_RANGE = 3.0
 LINEAR_ERROR = 0.1
+BRANCH = re.compile(r".*blocks\.(\d+)\.(?:attention|cross_attention|mlp)")
 
 
 @dataclass(frozen=True)
@@ -141,11 +139,9 @@ class StackLaws:
 def stack_laws(blueprint: Transformer, collapse: float = 0.99) -> StackLaws:
     """The laws of one stack, predicted."""
     require(0.0 < collapse < 1.0, "collapse", collapse, "between 0 and 1")
-    rows = block_rows(predict(blueprint).sites)
+    sites = predict(blueprint).sites
+    rows, shares = block_rows(sites), added_shares(blueprint, sites)
     passed = [index for index, row in enumerate(rows) if row.token_correlation > collapse]
-    unrolled = unroll(blueprint, None)
-    tape = run(blueprint)[0] if unrolled is None else unrolled.blocks
-    shares = [share for node in tape.graph.nodes if isinstance(node.op, Residual) for share in _shares(tape, node)]
     return StackLaws(
         rows[-1].variance / rows[0].variance,
         rows[0].grad_variance / rows[-1].grad_variance,
@@ -170,11 +166,24 @@ def block_rows(sites: list[SiteRow]) -> list[SiteRow]:
     return [row for row in sites if row.name.rpartition(".")[2].isdigit()]
 
 
-def _shares(tape: Tape, junction: Node) -> list[float]:
-    """Per layer: variance that a branch adds, relative to its skip path (the sensitivity of dslm 5.6)."""
-    x, f = (tape.signal(node) for node in junction.inputs)
-    op = junction.op
-    assert isinstance(op, Residual)
-    branch = op.branch**2 * f.kernel.level
-    skip = op.skip**2 * x.kernel.level
-    return (branch / skip).flatten().tolist()
+def added_shares(blueprint: Transformer, sites: Iterable[SiteRow]) -> list[float]:
+    """Per branch: the variance that it adds, relative to its skip (the sensitivity of dslm 5.6)."""
+    epsilon = NORMS[blueprint.norm]().epsilon
+    found, skip = [], 1.0
+    for row in sites:
+        block = BRANCH.fullmatch(row.name)
+        if block is None:
+            skip = skip if row.name.endswith(("_residual", ".scores")) else row.variance
+            continue
+        branch, kept = (_at(scale, int(block[1])) for scale in (blueprint.branch_scale, blueprint.skip_scale))
+        size = row.variance / (row.variance + epsilon) if blueprint.norm_placement == "sandwich" else row.variance
+        added, kept = branch**2 * size, kept**2 * skip
+        found.append(added / kept)
+        skip = added + kept
+        if blueprint.norm_placement == "post":
+            skip = skip / (skip + epsilon)
+    return found
+
+
+def _at(scale: Any, layer: int) -> float:
+    return float(scale[layer]) if isinstance(scale, (list, tuple)) else float(scale)

@@ -103,6 +103,15 @@ def test_sensitivity_orders():
     assert median("vanilla", 96) > 3.0 * median("vanilla", 24)
 
 
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
+def test_sensitivity_counts_branches_alone(placement):
+    """Layers followed one by one, as where each has a scale of its own, or all at once."""
+    one, all_at_once = (
+        stack_laws(Transformer(depth=24, norm_placement=placement, branch_scale=scale)) for scale in ([1.0] * 24, 1.0)
+    )
+    assert one.sensitivity_mean == pytest.approx(all_at_once.sensitivity_mean, rel=1e-6)
+
+
 def test_rank_collapse_without_dropout_and_none_with():
     assert stack_laws(scaled_transformer("vanilla", 48, norm_placement="post")).collapse_layer is not None
     assert stack_laws(scaled_transformer("vanilla", 48, norm_placement="post", dropout=0.1)).collapse_layer is None

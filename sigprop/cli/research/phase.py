@@ -85,7 +85,11 @@ def phase_command(
     if model == "mlp":
         require(not settings, "--set", settings, "a model other than mlp, or --activation and --norm")
         network = Network(
-            read_activation(activation or "relu"), norm or "none", depth or 50, width or 500, batch=_batch(norm)
+            read_activation(activation or "relu"),
+            norm or "none",
+            depth or 50,
+            width or 500,
+            batch=128 if norm == "batch" else 1,
         )
         extra: dict[str, Any] = {}
     else:
@@ -125,10 +129,6 @@ def _axes(sigma_w: str, sigma_b: str, residual: str | None, model: str) -> tuple
         )
     fixed = {key: values[0] for key, values in ranges.items() if len(values) == 1}
     return axes[0], axes[1], fixed
-
-
-def _batch(norm: str | None) -> int:
-    return 128 if norm == "batch" else 1
 
 
 def _title(model: str, network: Network | None) -> str:

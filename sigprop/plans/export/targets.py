@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError
+from sigprop.plans.hooks import is_hooked
 from sigprop.plans.rows import ParameterPlan
 from sigprop.registry import Registry
 from sigprop.results.files import write_whole
@@ -23,6 +24,7 @@ Writer = Callable[["Plan"], tuple[str, list[str]]]
 TARGETS: Registry[Writer] = Registry("export target", __package__ or "")
 SHORTEST = 8
 """Characters of a reason that are worth a comment."""
+WIDEST = 118
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,10 @@ def spelled(init: Init) -> tuple[Any, ...]:
     return (init.kind, init.value if init.kind in ("constant", "keep") else init.std)
 
 
-def commented(line: str, why: str, width: int = 118) -> str:
+def commented(line: str, why: str) -> str:
     """A line of code with as much of the reason beside it as there is space for."""
     told = " ".join(why.split())
-    space = width - len(line) - len("  # ")
+    space = WIDEST - len(line) - len("  # ")
     told = told if len(told) <= space else told[: max(space - 3, 0)].rstrip() + "..."
     return f"{line}  # {told}" if told and space > SHORTEST else line
 
@@ -125,5 +127,5 @@ def hooked_rows(plan: Plan) -> list[str]:
     return [
         f"{row.name}: junction {row.skip:.6g} x + {row.branch:.6g} f(x)" + ", learnable" * row.learnable
         for row in plan.junctions
-        if not row.folded and (row.skip != 1.0 or row.branch != 1.0 or row.learnable or row.place == "input")
+        if is_hooked(row)
     ]

@@ -24,7 +24,7 @@ from torch import nn
 from sigprop.errors import UnsupportedError
 from sigprop.plans.rows import ScalePlan
 from sigprop.plans.scaling.model_and_base import ModelAndBase
-from sigprop.sites import ROOT, plain_name, unwrap
+from sigprop.sites import ROOT, modules_of
 from sigprop.structure import Scores, Structure
 
 SAME = 1e-9
@@ -87,14 +87,14 @@ def _scale(found: AttentionScales, model: nn.Module, own: Scores, kappa: float) 
 def _gauge(found: AttentionScales, model: nn.Module, own: Scores, factor: float, names: set[str]) -> None:
     found.gauges |= dict.fromkeys(names, factor)
     found.owners |= dict.fromkeys(names, own.module)
-    modules = {plain_name(name): module for name, module in unwrap(model).named_modules()}
+    modules = modules_of(model)
     owners = {name.rpartition(".")[0] for name in names}
     found.outputs |= {owner: factor for owner in owners if not any(modules[owner].children()) and owner != own.module}
 
 
 def _number_of(model: nn.Module, own: Scores) -> str:
     """The attribute of the attention's module that holds the scale of its scores."""
-    module = {plain_name(name): each for name, each in unwrap(model).named_modules()}[_plain(own.module)]
+    module = modules_of(model)[_plain(own.module)]
     for name, value in vars(module).items():
         if isinstance(value, float) and own.scale is not None and math.isclose(value, own.scale, rel_tol=1e-6):
             return name

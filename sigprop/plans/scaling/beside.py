@@ -34,7 +34,7 @@ from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.plans.scaling.width_rules import WidthRule
 from sigprop.results.parameters import WIDTH_CLASSES
-from sigprop.sites import plain_name, unwrap
+from sigprop.sites import modules_of
 from sigprop.structure import Parameter, Structure
 
 REFERENCE_WIDTH, REFERENCE_LAYERS = 128, 4
@@ -115,7 +115,7 @@ def beside_of(
         scores = attention_scales(model, pair)
     elif rules.scales_attention and pair.model is not None:
         scores = reference_attention_scales(model, pair.model, rules.reference_width)
-    modules = {plain_name(name): module for name, module in unwrap(model).named_modules()}
+    modules = modules_of(model)
     for name, (number, after) in pair.readout_scales().items() if rules.width is not None else ():
         item = next(item for item in dims if item.name == name)
         if item.role == "readout":  # of a tied one, `tables.tied_factor` takes the number
@@ -131,8 +131,7 @@ def beside_of(
 
 def reference_dimensions(structure: Structure, width: int = REFERENCE_WIDTH) -> list[Dimensions]:
     """Every parameter beside the reference; `depth` is 1 outside residual branches."""
-    modules = () if structure.model is None else structure.model.named_modules()
-    owners = {plain_name(name): module for name, module in modules}
+    owners = {} if structure.model is None else modules_of(structure.model)
     return [_dimensions(structure, item, width, owners.get(item.name.rpartition(".")[0])) for item in structure]
 
 

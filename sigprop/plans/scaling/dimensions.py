@@ -21,7 +21,7 @@ from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.plans.matrix_optimizers import matrix_shape
 from sigprop.plans.multipliers import Matrix
 from sigprop.results.parameters import WIDTH_CLASSES
-from sigprop.sites import parameter_names, plain_name, unwrap
+from sigprop.sites import modules_of, parameter_names, plain_name, unwrap
 from sigprop.structure import Structure
 
 ROLES = ("embedding", "hidden", "readout", "vector", "fixed")
@@ -68,7 +68,7 @@ def compare(
     shapes, base_shapes = _shapes(model), _shapes(base)
     partners = _partners(shapes, base_shapes)
     depths = _depth_ratios(shapes, base_shapes)
-    owners = {plain_name(name): module for name, module in model.named_modules()}
+    owners = modules_of(model)
     known = {key for name in shapes for key in (name, pattern(name))}
     for key, role in (roles or {}).items():
         require(role in ROLES, f"role of {key}", role, f"one of {', '.join(ROLES)}")

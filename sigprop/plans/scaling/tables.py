@@ -42,7 +42,7 @@ from sigprop.plans.rows import ParameterPlan, ScalePlan
 from sigprop.plans.scaling.beside import Beside
 from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.plans.suggestion import ADAM_RATE, BESIDE_MUON, batch_factor
-from sigprop.sites import plain_name, unwrap
+from sigprop.sites import modules_of, plain_name, unwrap
 from sigprop.structure import Parameter, Structure
 
 AGREEMENT = 0.25
@@ -170,7 +170,7 @@ def _tied_table(beside: Beside) -> Parameter | Dimensions | None:
     """Read from the trace; without one, a parameter that an embedding shares with another module."""
     if beside.structure is not None:
         return beside.structure.tied_table
-    owners = {plain_name(name): module for name, module in unwrap(beside.model).named_modules()}
+    owners = modules_of(beside.model)
     for item in beside.dims.values():
         kinds = {isinstance(owners[alias.rpartition(".")[0]], nn.Embedding) for alias in item.aliases}
         if kinds == {True, False}:

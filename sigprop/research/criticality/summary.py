@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -154,9 +154,6 @@ class Criticality:
     points: list[CriticalPoint] = field(default_factory=list)
     line: list[dict[str, float | bool]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def criticality(network: Architecture, points: int = 60) -> Criticality:

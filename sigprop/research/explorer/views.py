@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from typing import Any
 
 from sigprop.blueprints import Blueprint, Transformer, predict
-from sigprop.blueprints.transformer import NORMS
 from sigprop.checks.thresholds import limit
 from sigprop.errors import SigpropError
 from sigprop.grid import factor, number
@@ -17,14 +15,13 @@ from sigprop.research.explorer import own
 from sigprop.research.explorer.controls import ARCHITECTURES, ExplorerSettings
 from sigprop.research.phase.diagram import PhaseDiagram
 from sigprop.research.phase.predicted import plane_around
-from sigprop.research.stack_laws import block_rows
+from sigprop.research.stack_laws import added_shares, block_rows
 from sigprop.results import Profile
 
 COLUMNS = ("variance", "grad_variance", "token_correlation", "entropy")
 POINTS = 16
 GAINS = [0.2 * (place + 0.5) for place in range(POINTS)]
 REMEMBERED = 64
-BRANCH = re.compile(r".*blocks\.(\d+)\.(?:attention|cross_attention|mlp)")
 
 
 @dataclass(frozen=True)
@@ -74,24 +71,8 @@ def curves_of(profile: Profile) -> dict[str, list[float]]:
 
 def sensitivity(blueprint: Blueprint, profile: Profile) -> float:
     """What branches add relative to their skips, in all, where a norm reads every sum; else 0."""
-    if not isinstance(blueprint, Transformer) or blueprint.norm_placement != "post":
-        return 0.0
-    total, skip = 0.0, 1.0
-    for row in profile.sites:
-        block = BRANCH.fullmatch(row.name)
-        if block is None:
-            if row.name.endswith("_residual"):  # what the next branch is added to is its norm
-                skip = row.variance / (row.variance + NORMS[blueprint.norm]().epsilon)
-            elif not row.name.endswith(".scores"):
-                skip = row.variance
-            continue
-        branch, kept = (_at(scale, int(block[1])) for scale in (blueprint.branch_scale, blueprint.skip_scale))
-        total += (branch / kept) ** 2 * row.variance / skip
-    return total
-
-
-def _at(scale: Any, layer: int) -> float:
-    return float(scale[layer]) if isinstance(scale, (list, tuple)) else float(scale)
+    post = isinstance(blueprint, Transformer) and blueprint.norm_placement == "post"
+    return sum(added_shares(blueprint, profile.sites)) if post else 0.0  # type: ignore[arg-type]
 
 
 def _plane(blueprint: Blueprint) -> tuple[PhaseDiagram | None, tuple[float, float]]:
@@ -146,12 +127,12 @@ def _ratio(top: float, bottom: float) -> float:
     return top / bottom if bottom else math.nan
 
 
-def python_of(blueprint: Blueprint, name: str = "blueprint") -> str:
+def python_of(blueprint: Blueprint) -> str:
     """Python that makes the curves and the plane of a blueprint."""
     kind = type(blueprint)
     given = [field for field in fields(blueprint) if field.init and _set(blueprint, field)]
     options = ", ".join(f"{field.name}={_literal(getattr(blueprint, field.name))}" for field in given)
-    return f"{name} = {kind.__name__}({options})"
+    return f"blueprint = {kind.__name__}({options})"
 
 
 def _set(blueprint: Blueprint, field: Any) -> bool:

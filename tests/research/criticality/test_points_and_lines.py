@@ -247,4 +247,4 @@ def test_user_activation_and_errors():
         architecture(lambda x: torch.softmax(x, -1))
     with pytest.raises(InputError, match="diverges"):
         criticality(architecture(lambda x: torch.exp(x * x)))
-    assert np.isfinite(criticality(architecture("relu")).to_dict()["points"][0]["sigma_w"])
+    assert np.isfinite(criticality(architecture("relu")).points[0].sigma_w)

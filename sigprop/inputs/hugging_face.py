@@ -29,6 +29,7 @@ from sigprop.inputs.batches import Wanted, image_batch, read_data
 from sigprop.inputs.synthetic import INPUTS, made_up_batch
 from sigprop.inputs.user_file import is_user_object
 from sigprop.models import load_text, sample_text, text_batch
+from sigprop.models.data import passages
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 LAYERS = 100_000
@@ -75,10 +76,7 @@ class Opened:
         if any((self.folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
             tokenizer = transformers_library().AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
             stream = torch.tensor(tokenizer(words, add_special_tokens=False)["input_ids"])
-            if stream.numel() < tokens:
-                raise InputError(f"the text has {stream.numel()} tokens: a passage needs {tokens}")
-            starts = torch.linspace(0, stream.numel() - tokens, wanted.batch).long().tolist()
-            return torch.stack([stream[start : start + tokens] for start in starts])
+            return passages(stream, wanted.batch, tokens)
         return text_batch(words, wanted.batch, tokens, min(256, vocabulary))
 
 

@@ -56,12 +56,15 @@ def text_batch(text: str, batch: int, tokens: int, vocabulary: int = VOCABULARY)
     require(batch > 0, "batch", batch, "at least 1")
     require(tokens > 0, "tokens", tokens, "at least 1")
     require(vocabulary > 0, "vocabulary", vocabulary, "at least 1")
-    stream = encode(text)
+    return passages(encode(text), batch, tokens, "bytes") % vocabulary
+
+
+def passages(stream: Tensor, batch: int, tokens: int, unit: str = "tokens") -> Tensor:
+    """So many passages of a text's ids, spread evenly over it."""
     if stream.numel() < tokens:
-        raise InputError(f"the text has {stream.numel()} bytes: a passage needs {tokens}")
+        raise InputError(f"the text has {stream.numel()} {unit}: a passage needs {tokens}")
     starts = torch.linspace(0, stream.numel() - tokens, batch).long()
-    passages = torch.stack([stream[start : start + tokens] for start in starts.tolist()])
-    return passages % vocabulary
+    return torch.stack([stream[start : start + tokens] for start in starts.tolist()])
 
 
 KINDS = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

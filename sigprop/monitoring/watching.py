@@ -301,12 +301,8 @@ class Watch:
             return
         try:
             self._file = JsonLines(self.folder)
-            made = {
-                "model": type(self.model).__name__,
-                "every": self.every,
-                "time": time.strftime("%FT%TZ", time.gmtime()),
-            }
-            self._file.event("run", start=start, **made)
+            made = {"model": type(self.model).__name__, "every": self.every}
+            self._file.event("run", start=start, **made, time=time.strftime("%FT%TZ", time.gmtime()))
         except OSError as error:
             self._file = None
             self._warn("folder", f"the history cannot be written to {self.folder}: {error}; it is kept in memory only")

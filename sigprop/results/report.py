@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sigprop.errors import require
-from sigprop.grid import Grid
+from sigprop.grid import Grid, thinned
 from sigprop.results.files import UNSAVED, Result, plain
 from sigprop.results.parameters import Init
 from sigprop.results.profile import Profile
@@ -139,12 +139,8 @@ class Curve:
 
     def bounded(self) -> Curve:
         """At most a fixed number of points, evenly spread, both ends kept."""
-        count = len(self.depth)
-        if count <= POINTS_KEPT:
-            return self
-        keep = [round(i * (count - 1) / (POINTS_KEPT - 1)) for i in range(POINTS_KEPT)]
-        pick = lambda items: tuple(items[i] for i in keep) if items else ()  # noqa: E731
-        return replace(self, depth=pick(self.depth), values=pick(self.values), errors=pick(self.errors))
+        columns = (tuple(thinned(items, POINTS_KEPT)) for items in (self.depth, self.values, self.errors))
+        return Curve(self.column, self.kind, *columns)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ def test_heat_maps_with_overlays_and_contours(tmp_path):
         Panel("one", diagram(), [Overlay([0.5, 1.0], [0.0, 1.0]), Overlay([1.0], [0.5], "star")], contour=diagram()),
         Panel("two", diagram(), [Overlay([0.5, 1.0], [0.0, 1.0], "dotted")]),
     ]
-    path = phase_figure(panels, tmp_path / "deep" / "phase.png", columns=3, title="t")
+    path = phase_figure(panels, tmp_path / "deep" / "phase.png", columns=3)
     assert path.stat().st_size > 5000
 
 

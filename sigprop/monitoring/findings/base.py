@@ -76,10 +76,10 @@ def weights(sample: Sample) -> dict[str, dict[str, float]]:
     return {name: row for name, row in sample.parameters.items() if row.get("lr", 0.0) > 0.0}
 
 
-def smooth(losses: Iterable[float], count: int = 5) -> list[float]:
-    """Running medians, so that one odd batch says nothing."""
+def smooth(losses: Iterable[float]) -> list[float]:
+    """Running medians of five, so that one odd batch says nothing."""
     values = list(losses)
-    return [statistics.median(values[max(0, i - count + 1) : i + 1]) for i in range(len(values))]
+    return [statistics.median(values[max(0, i - 4) : i + 1]) for i in range(len(values))]
 
 
 def module_of(parameter: str) -> str:

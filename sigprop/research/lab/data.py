@@ -106,9 +106,9 @@ def _order(count: int, seed: int, epoch: int, device: torch.device) -> Tensor:
     return torch.randperm(count, generator=generator_at(seed, epoch)).to(device)
 
 
-def labelled_idx(folder: str | Path, part: str = "train", count: int | None = None) -> tuple[Tensor, Tensor]:
-    """Images, normalized, and labels of a folder laid out as MNIST's: `train` or `t10k`."""
-    found = [_only(Path(folder), f"{part}-{kind}-ubyte*") for kind in ("images-idx3", "labels-idx1")]
+def labelled_idx(folder: str | Path, count: int | None = None) -> tuple[Tensor, Tensor]:
+    """Images, normalized, and labels of the training part of a folder laid out as MNIST's."""
+    found = [_only(Path(folder), f"train-{kind}-ubyte*") for kind in ("images-idx3", "labels-idx1")]
     return normalized_images(found[0], count), load_idx(found[1])[:count].long()
 
 

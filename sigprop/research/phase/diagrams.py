@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from sigprop.errors import UnknownNameError, require
+from sigprop.grid import thinned
 from sigprop.measurement.statistics import Average, average_over
 from sigprop.models import build
 from sigprop.models.transformer import Block, TransformerConfig
@@ -180,12 +181,9 @@ def measured_diagram(
     )
 
 
-def coarse(axis: Axis, most: int = 8) -> Axis:
-    """The same range with at most so many values: enough for a contour, where every point costs."""
-    values = axis[1]
-    if len(values) <= most:
-        return axis
-    return axis[0], [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+def coarse(axis: Axis) -> Axis:
+    """The same range with at most eight values: enough for a contour, where every point costs."""
+    return axis[0], thinned(axis[1], 8)
 
 
 def overlays(activation: Any, norm: str, x: Axis, y: Axis, fixed: dict[str, float]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sigprop.compat import Figure
 from sigprop.research.phase.diagram import PhaseDiagram
-from sigprop.results.figures import COLOURS
+from sigprop.results.figures import COLOURS, label
 from sigprop.results.files import write_figure
 
 if TYPE_CHECKING:
@@ -51,16 +51,14 @@ class DepthCurve:
     predicted: bool = False
 
 
-def phase_figure(
-    panels: Sequence[Panel], path: str | Path, columns: int = 3, limit: float = 2.0, title: str = ""
-) -> Path:
+def phase_figure(panels: Sequence[Panel], path: str | Path, columns: int = 3, limit: float = 2.0) -> Path:
     """Heat maps in one colour scale, white at chi_J = 1, from 1 / limit (blue, ordered) to limit (red, chaotic).
 
     Points without a value (the signal overflowed) are grey.
     """
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(3.5 * columns + 1.0, 3.0 * rows + (0.4 if title else 0.0)), layout="constrained")
+    figure = Figure(figsize=(3.5 * columns + 1.0, 3.0 * rows), layout="constrained")
     axes = list(np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flat)
     mesh = None
     for axis, panel in zip(axes, panels, strict=False):
@@ -73,7 +71,7 @@ def phase_figure(
     bar.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])
     bar.ax.minorticks_off()
     bar.set_label(r"$\chi_J$")
-    return _save(figure, path, title)
+    return _save(figure, path)
 
 
 def _heat_map(axis: Axes, panel: Panel, limit: float):
@@ -111,10 +109,8 @@ def curves_figure(
     path: str | Path,
     scales: tuple[str, str] = ("log", "log"),
     labels: tuple[str, str] = ("layer", r"$J^{0,l}$"),
-    title: str = "",
 ) -> Path:
     """Panels of curves over depth."""
-
     figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
     for axis, (name, curves) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
         for index, curve in enumerate(curves):
@@ -123,17 +119,12 @@ def curves_figure(
             if curve.error is not None:
                 low, high = (np.array(curve.y) + s * np.array(curve.error) for s in (-1, 1))
                 axis.fill_between(curve.x, low, high, color=colour, alpha=0.2, linewidth=0)
-        axis.set(xscale=scales[0], yscale=scales[1], xlabel=labels[0], ylabel=labels[1])
-        axis.set_title(name, fontsize=10, loc="left")
-        axis.grid(True, color="#dddddd", linewidth=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
+        axis.set(xscale=scales[0], yscale=scales[1], ylabel=labels[1])
+        label(axis, name, labels[0])
         axis.legend(fontsize=8, frameon=False)
-    return _save(figure, path, title)
+    return _save(figure, path)
 
 
-def _save(figure: Figure, path: str | Path, title: str) -> Path:
-    if title:
-        figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    path = Path(path)
-    write_figure(path, figure, dpi=110)
-    return path
+def _save(figure: Figure, path: str | Path) -> Path:
+    write_figure(Path(path), figure, dpi=110)
+    return Path(path)

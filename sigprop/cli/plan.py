@@ -10,7 +10,7 @@ import typer
 
 from sigprop.cli.options import Json, Model, Quiet, Settings, Tokens, show, writable
 from sigprop.errors import InputError, SigpropError
-from sigprop.grid import Grid, number
+from sigprop.grid import Grid, number, thinned
 
 if TYPE_CHECKING:
     from sigprop.inputs import ModelSource
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sigprop.plans.recipes.planned_states import PredictedPlan
     from sigprop.structure import Structure
 
-SHOWN = 8
+SHOWN = 9
 
 
 def plan_command(
@@ -126,11 +126,9 @@ def _show(made: Plan, predicted: list[PredictedPlan], out: Path | None) -> None:
 
 def _profile(predicted: list[PredictedPlan]) -> Grid:
     """Variance and gradient variance along the stream, side by side."""
-    count = len(predicted[0].variance)
-    step = max(1, (count - 1) // SHOWN)
     rows = [
         [str(at + 1), *(f"{number(item.variance[at])} | {number(item.grad_variance[at])}" for item in predicted)]
-        for at in sorted({*range(0, count, step), count - 1})
+        for at in thinned(range(len(predicted[0].variance)), SHOWN)
     ]
     title = "predicted along the residual stream: variance | gradient variance"
     return Grid(["sum", *(item.recipe for item in predicted)], rows, title=title, names=())

@@ -23,7 +23,7 @@ from sigprop.batches import first_batch
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.inputs import hugging_face
 from sigprop.inputs.batches import Wanted, read_data
-from sigprop.inputs.user_file import is_user_object, names_in, read_user_object, user_code
+from sigprop.inputs.user_file import UserObject, is_user_object, names_in, read_user_object, user_code
 from sigprop.losses import LossChoice
 from sigprop.models import REFERENCE, build, load_text, sample_text, text_batch
 
@@ -123,13 +123,13 @@ def _next_token(logits: Tensor, ids: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def _calls(text: str, settings: dict[str, Any]) -> tuple[Callable[[], nn.Module], bool, Any]:
-    """What builds the model that a file names, whether its weights are fixed, and the file as a module."""
+def _calls(text: str, settings: dict[str, Any]) -> tuple[Callable[[], nn.Module], bool, UserObject]:
+    """What builds the model that a file names, whether its weights are fixed, and the object."""
     found = read_user_object(text)
     if isinstance(found.value, nn.Module):
         if settings or found.arguments or found.settings:
             raise InputError(f"{text} is a module already: it takes no settings")
-        return lambda: copy.deepcopy(found.value), True, found.module
+        return lambda: copy.deepcopy(found.value), True, found
     if not callable(found.value):
         raise InputError(f"{text} is a {type(found.value).__name__}: needs an nn.Module, a class or a function")
 
@@ -139,19 +139,16 @@ def _calls(text: str, settings: dict[str, Any]) -> tuple[Callable[[], nn.Module]
             raise InputError(f"{text} returned {type(made).__name__}: needs an nn.Module")
         return made
 
-    return make, False, found.module
+    return make, False, found
 
 
 def _of_file(text: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> ModelSource:
-    make, fixed, module = _calls(text, settings)
-    loss = getattr(module, "loss", None)
-    path = Path(f"{text.partition('.py:')[0]}.py")
-    if data is not None:
-        return ModelSource(text, make, read_data(data, wanted), loss, fixed)
-    if not hasattr(module, "batch"):
-        return ModelSource(text, make, None, loss, fixed)
-    with user_code(path):
-        batch = module.batch() if callable(module.batch) else module.batch
+    make, fixed, found = _calls(text, settings)
+    loss, batch = (getattr(found.module, name, None) for name in ("loss", "batch"))
+    if data is not None or batch is None:
+        return ModelSource(text, make, None if data is None else read_data(data, wanted), loss, fixed)
+    with user_code(found.path):
+        batch = batch() if callable(batch) else batch
     return ModelSource(text, make, first_batch(batch), loss, fixed)
 
 

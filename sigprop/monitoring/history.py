@@ -38,6 +38,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sigprop.results.files import json_lines
+
 Rows = dict[str, dict[str, float]]
 DIGITS = 7
 
@@ -221,11 +223,7 @@ def read_events(folder: str | Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     events: list[dict[str, Any]] = []
-    for line in path.read_text().splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue
+    for event in json_lines(path):
         if event.get("event") == "run":
             start = event.get("start", 0)
             events = [before for before in events if before.get("step", start) < start] if start else []

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sigprop.errors import InputError, UnknownNameError
+from sigprop.errors import InputError
 from sigprop.grid import Grid
 from sigprop.plans import application, hooks, optimizers, suggestion
 from sigprop.plans.export import Export, export_plan
 from sigprop.plans.rows import JunctionPlan, ParameterPlan, PlanDifference, ScalePlan
-from sigprop.results.files import Result
+from sigprop.results.files import Result, named
 from sigprop.sites import modules_of
 
 if TYPE_CHECKING:
@@ -62,10 +62,7 @@ class Plan(Result):
         return len(self.parameters)
 
     def __getitem__(self, name: str) -> ParameterPlan:
-        for row in self.parameters:
-            if row.name == name:
-                return row
-        raise UnknownNameError("parameter", name, [row.name for row in self.parameters])
+        return named(self.parameters, name, "parameter")
 
     def check(self, model: torch.nn.Module) -> None:
         """Raise unless the rows cover every parameter of the model exactly once, with its shape."""

@@ -13,14 +13,14 @@ import os
 import reprlib
 import tempfile
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from sigprop.errors import InputError, WriteError
+from sigprop.errors import InputError, UnknownNameError, WriteError
 from sigprop.grid import Shown, clean
 from sigprop.isolation import interrupts_held
 
@@ -52,6 +52,15 @@ def append(path: Path, content: str) -> None:
     """Put at the end of a file, in a folder that is made where it is missing."""
     with _writing(path), open(path, "a", encoding="utf-8") as file:
         file.write(content)
+
+
+def json_lines(path: Path) -> list[Any]:
+    """What each line of a file holds; lines that a crash cut short are left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
 
 
 @contextmanager
@@ -86,6 +95,15 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def named(rows: Iterable[Row], name: str, kind: str) -> Row:
+    """The first row of this name."""
+    known: list[Any] = list(rows)
+    for row in known:
+        if row.name == name:
+            return row
+    raise UnknownNameError(kind, name, [row.name for row in known])
 
 
 UNSAVED = {"saved": False}

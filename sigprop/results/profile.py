@@ -31,10 +31,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sigprop.errors import UnknownNameError
 from sigprop.grid import Grid, clean, factor, number, thinned
 from sigprop.results.comparison import Comparison, compare_profiles
-from sigprop.results.files import Result
+from sigprop.results.files import Result, named
 
 NAN = math.nan
 MOST = 14
@@ -107,16 +106,10 @@ class Profile(Result):
         return len(self.sites)
 
     def __getitem__(self, name: str) -> SiteRow:
-        for row in self.sites:
-            if row.name == name:
-                return row
-        raise UnknownNameError("site", name, [row.name for row in self.sites])
+        return named(self.sites, name, "site")
 
     def parameter(self, name: str) -> ParameterRow:
-        for row in self.parameters:
-            if row.name == name:
-                return row
-        raise UnknownNameError("parameter", name, [row.name for row in self.parameters])
+        return named(self.parameters, name, "parameter")
 
     def column(self, name: str) -> list[float]:
         """One column over all sites, in order."""

@@ -10,7 +10,7 @@ from typing import Any
 from sigprop.blueprints import MLP, Blueprint, Mixer, ResNet, Transformer, ViT
 from sigprop.blueprints.mlp import PLACEMENTS as MLP_PLACEMENTS
 from sigprop.blueprints.transformer import PLACEMENTS
-from sigprop.errors import InputError, UnknownNameError
+from sigprop.errors import InputError, UnknownNameError, require_names
 from sigprop.research.stack_laws import SCALINGS
 
 TOKENS, HEAD_WIDTH = 128, 64
@@ -181,10 +181,7 @@ ARCHITECTURES = {
 
 def read_settings(given: Mapping[str, str]) -> ExplorerSettings:
     """Settings from texts; what is not given is where the architecture starts."""
-    known = {key for item in ARCHITECTURES.values() for key in asdict(item.start)}
-    for key in given:
-        if key not in known:
-            raise UnknownNameError("setting", key, known)
+    require_names({key for item in ARCHITECTURES.values() for key in asdict(item.start)}, given, "setting")
     name = Choice(tuple(ARCHITECTURES)).read("architecture", given.get("architecture", next(iter(ARCHITECTURES))))
     controls, start = ARCHITECTURES[name].controls, ARCHITECTURES[name].start
     values: dict[str, Any] = {key: control.read(key, given[key]) for key, control in controls.items() if key in given}

@@ -14,13 +14,13 @@ from sigprop.plans import Plan
 from sigprop.plans.recipes.planned_states import PredictedPlan, predict_made
 from sigprop.plans.recipes.rows import RECIPES, scale_rows
 from sigprop.research.explorer.controls import ARCHITECTURES, ArchitectureControls, Choice, Range
+from sigprop.results.parameters import VECTORS
 from sigprop.structure import Structure, read_structure
 
 NAME = "own"
 AS_IT_IS = "as it is"
 OFFERED = (AS_IT_IS, "unit", "deepscale", "xavier", "gpt2", "kaiming", "lecun")
 FACTOR = Range(0.05, 5.0, 0.05)
-VECTORS = ("norm gain", "gain", "bias", "scale", "vector", "unused", "fixed")
 TOKENS = 32
 SIZES = {"width": Range(16, 4096, 16), "depth": Range(1, 96, 1)}
 
@@ -64,7 +64,7 @@ class OwnModel:
     @property
     def roles(self) -> list[str]:
         structure = self.structure(*self.sizes.values())
-        return [role for role in dict.fromkeys(item.role for item in structure) if role not in VECTORS]
+        return [role for role in dict.fromkeys(item.role for item in structure) if role not in (*VECTORS, "fixed")]
 
     def plan(
         self, recipe: str = AS_IT_IS, factors: dict[str, float] | None = None, **sizes: int

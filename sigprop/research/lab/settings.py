@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sigprop.errors import UnknownNameError, require
+from sigprop.errors import require, require_names
 from sigprop.research.lab.steps import MODES, PRECISIONS
 
 DECAYS = ("cosine", "linear", "constant")
@@ -89,10 +89,7 @@ class Settings:
     @classmethod
     def of(cls, **given: Any) -> Settings:
         """From names that a user wrote; an unknown one is named."""
-        known = [item.name for item in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise UnknownNameError("setting of a training", name, known)
+        require_names([item.name for item in fields(cls)], given, "setting of a training")
         return cls(**given)
 
     def to_json(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from sigprop.plans import Plan
 from sigprop.plans.scaling.training import make_optimizers
 from sigprop.research.lab.settings import Settings
 from sigprop.research.lab.steps import Batch, Batches, Loss, called, make_step
-from sigprop.results.files import append, write_whole
+from sigprop.results.files import append, json_lines, write_whole
 
 
 def first_bad_site(model: nn.Module, batch: Batch) -> str:
@@ -58,7 +58,7 @@ class RunLog:
 
     def __init__(self, path: Path | None = None):
         self.path = path
-        self.entries = read_log(path) if path is not None and path.is_file() else []
+        self.entries = json_lines(path) if path is not None and path.is_file() else []
 
     def write(self, **entry: Any) -> None:
         self.entries.append(entry)
@@ -70,17 +70,6 @@ class RunLog:
         self.entries = [entry for entry in self.entries if entry["step"] < step]
         if self.path is not None and self.path.is_file():
             write_whole(self.path, "".join(json.dumps(entry) + "\n" for entry in self.entries))
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; a last line that a crash cut short is left out."""
-    entries = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            entries.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return entries
 
 
 EVALUATED = 8

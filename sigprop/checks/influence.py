@@ -26,6 +26,18 @@ EXACT = 1e-13
 LIKE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_empty", "new_full")
 COMPARED = ("ge", "gt", "le", "lt", "eq", "ne", "isnan", "isinf", "isfinite")
 """Functions that read a shape, and that compare: what they make may be the same."""
+ALONG = (
+    "softmax",
+    "log_softmax",
+    "normalize",
+    "layer_norm",
+    "rms_norm",
+    "cumsum",
+    "norm",
+    "linalg_norm",
+    "vector_norm",
+)
+"""Functions that run along an axis; along that of the batch they mix what no other reason mixes."""
 STATISTICS = ("mean", "var", "std", "var_mean", "std_mean")
 """Functions by which a batch is averaged on purpose: norms, and features of a whole batch."""
 
@@ -157,7 +169,8 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
     earlier = float(moved[0, :half].mean()) if along else 0.0
     seen = earlier if ids and _next_wanted(batch, first) else 0.0
     rest = moved[2 if past else 1 :]
-    mixed = float(rest.mean()) if len(rest) and not found.pairs and _separate(model, first) else 0.0
+    mixed = float(rest.mean()) if len(rest) else 0.0
+    meets = found.pairs or not _separate(model, first)
     late = (
         length and not along and shown and count > 1 and not bool(moved[0].any()) and _unread(model, batch, found, half)
     )
@@ -166,7 +179,7 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
     if max(mixed, seen) > limit("leak"):
         place = _first(model, batch, changed, count, 0 if mixed > limit("leak") else length)
         where, function = place or ("", "")
-        mixed = mixed if place else 0.0
+        mixed = mixed if place and (not meets or function in ALONG) else 0.0
     forgotten = past if past and shown and float(end.max()) <= EXACT else 0
     late, silent, causal = half if late else 0, _silent(found, count), along and earlier <= EXACT
     return Influence("", idle, mixed, seen, where, function, late, forgotten, silent, causal)

@@ -19,6 +19,7 @@ from sigprop.checks.evaluation import Experiment
 from sigprop.checks.influence import Influence, influence
 from sigprop.checks.observation import Activity, Observation, observe
 from sigprop.checks.streams import Stream, find_streams
+from sigprop.checks.wiring import Wired, wiring
 from sigprop.distributions import build
 from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.losses import OWN
@@ -271,6 +272,13 @@ class Subject:
         if self.measured is None or self.evaluation is None:
             return Influence()
         return influence(self.model, self.batch, self.observed, self.evaluation.loss)
+
+    @cached_property
+    def wiring(self) -> Wired:
+        """How the pass is wired; nothing without weights, and in a quick check."""
+        if self.measured is None or self.evaluation is None or self.quick:
+            return Wired()
+        return wiring(self.model, self.batch, self.evaluation.loss)
 
     @cached_property
     def gradient_ends(self) -> tuple[dict[str, str], dict[str, End]]:

@@ -76,8 +76,9 @@ def wrong_influence(subject: Subject) -> Iterator[Finding]:
     elif seen.seen > limit("leak"):
         yield _told(
             f"outputs see the tokens that they are to predict, in {seen.where} first",
-            f"Other tokens in the second half change {seen.seen:.2g} of the outputs before them, and each target is "
-            f"the next token: the loss can be learned by copying.{how}",
+            f"Later tokens change {seen.seen:.2g} of the outputs before them, and each target is the next token: the "
+            "loss can be learned by copying what no causal mask hides, or what runs along the axis of positions."
+            f"{how}",
             "hide later positions there: a causal mask in every attention, and nothing along the axis of positions",
             seen.seen,
             (seen.where,),
@@ -117,6 +118,26 @@ def frozen_silenced(subject: Subject) -> Iterator[Finding]:
         because = f"What they make is multiplied by {listed(list(inits))}, which is zero."
         what = f"start {listed(list(inits))} apart from zero"
         yield _silenced(list(zeros), because, what, (edit(what, inits, because),))
+
+
+@check("frozen_readout", "influence", "a last layer that is frozen while what it reads is trained")
+def frozen_readout(subject: Subject) -> Iterator[Finding]:
+    last, flags = subject.readout, {name: item.requires_grad for name, item in subject.model.named_parameters()}
+    if last is None or last.tied or flags.get(last.name, True):
+        return
+    matrices = [row for row in subject.draws.matrices if row.name != last.name]
+    trained = sum(row.total for row in matrices if flags.get(row.name))
+    if 2 * trained > sum(row.total for row in matrices):
+        owner = last.name.rpartition(".")[0]
+        yield say(
+            "warning",
+            f"{last.name}, which makes the output, is frozen (requires_grad is False), and what it reads is trained",
+            "The last layer is what a new task needs first: frozen, it stays as it was initialized, and the rest has "
+            "to fit it. Were the two exchanged?",
+            parameters=(last.name,),
+            evidence=(Datum("entries of other matrices that are trained", trained, "weights"),),
+            prescription=Prescription(f"train the last layer: model.{owner}.requires_grad_(True)"),
+        )
 
 
 def _silenced(names: list[str], cause: str, fix: str, edits: tuple[Edit, ...] = ()) -> Finding:

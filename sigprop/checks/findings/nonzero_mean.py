@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from sigprop.checks.draws import Draw
 from sigprop.checks.edits import edit, listed
 from sigprop.checks.registry import check, say
 from sigprop.checks.statistics import drawn_like_siblings, sigmas
@@ -20,8 +21,11 @@ def nonzero_mean(subject: Subject) -> Iterator[Finding]:
     if subject.trained:
         return
     rows = [row for row in subject.draws.matrices if row.fan_in and row.law != "other"]
+    exchanged, size = _exchanged(rows, sigmas(len(rows)))
+    if exchanged:
+        yield _told_exchanged(exchanged, size)
     bad = []
-    for row in rows:
+    for row in [row for row in rows if row not in exchanged]:
         error = row.std / math.sqrt(row.count)
         share = row.mean**2 * row.fan_in / row.std**2
         if abs(row.mean) > (0.0 if row.recorded else sigmas(len(rows)) * error) and share > 0.1:
@@ -42,6 +46,29 @@ def nonzero_mean(subject: Subject) -> Iterator[Finding]:
             prescription=Prescription("subtract the mean, or use a centred distribution"),
             edits=(edit(f"initialize {listed(list(inits))} with mean 0", inits),),
         )
+
+
+def _exchanged(rows: list[Draw], tests: float) -> tuple[list[Draw], float]:
+    """Normal matrices of std 1, the default, whose common mean is as small as a std is, and not zero; and that mean."""
+    found = [row for row in rows if abs(row.std - 1.0) < 0.05 and abs(row.mean) < 0.2 and row.fan_in > 9]
+    found = [row for row in found if row.law == "normal"]
+    count = sum(row.count for row in found)
+    mean = sum(row.mean * row.count for row in found) / max(count, 1)
+    return (found, float(f"{abs(mean):.1g}")) if abs(mean) > tests / max(count, 1) ** 0.5 else ([], 0.0)
+
+
+def _told_exchanged(rows: list[Draw], mean: float) -> Finding:
+    inits = {row.name: Init("normal", std=mean) for row in rows}
+    because = "Mean and std were exchanged: `normal_(weight, 0.02)` sets the mean, and leaves the std at 1."
+    return say(
+        "problem",
+        f"{listed(list(inits))} {'has' if len(rows) == 1 else 'have'} std 1 and mean {mean:g}",
+        because,
+        parameters=tuple(inits),
+        evidence=(Datum("mean of all their entries", mean, "weights", expected=0.0), Datum("std", 1.0, "weights")),
+        prescription=Prescription(f"name the argument: normal_(weight, std={mean:g})"),
+        edits=(edit(f"initialize {listed(list(inits))} with std {mean:g}", inits, because),),
+    )
 
 
 def _severity(subject: Subject, share: float, inits: dict[str, Init]) -> str:

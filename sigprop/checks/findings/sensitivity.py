@@ -9,7 +9,7 @@ from sigprop.checks.branches import normed_streams, sensitivity_of
 from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
-from sigprop.results.report import Datum, Finding
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("sensitivity", "gradient", "what branches add to normalized sums, over the depth: why deep Post-LN diverges")
@@ -39,3 +39,32 @@ def sensitivity(subject: Subject) -> Iterator[Finding]:
                 Datum("variance that comes along the skips", kept, subject.source),
             ),
         )
+
+
+SKIP_LEAST = 0.75
+"""Factor of a skip over that of its branch below which the skip is no longer what is kept."""
+
+
+@check("branch_factor", "gradient", "numbers that multiply the branch, or shrink the skip, of a residual sum")
+def branch_factor(subject: Subject) -> Iterator[Finding]:
+    """Every published scheme multiplies the skip (DeepNorm), divides the branch (muP, Granite), or both alike."""
+    junctions = [] if subject.structure is None else subject.structure.junctions
+    bad = [item for item in junctions if 0 < abs(item.skip_scale) < SKIP_LEAST * abs(item.branch_scale)]
+    if not bad or 2 * len(bad) < len(junctions) or all(item.projected for item in bad):
+        return
+    skip, branch = bad[0].skip_scale, bad[0].branch_scale
+    yield say(
+        "warning",
+        f"the skip of {len(bad)} residual sums is multiplied by {skip:.3g}, and the branch by {branch:.3g}",
+        "The factor stands at the wrong operand, or is the inverse of what is meant: each block overwrites the stream "
+        "that it reads, and the gradient along the skips shrinks with depth. DeepNorm multiplies the skip; other "
+        "schemes make the branch smaller.",
+        "Wang et al. 2022, DeepNorm",
+        sites=tuple(item.exit or item.name for item in bad),
+        evidence=(Datum("factor of the skip over that of the branch", skip / branch, "the model", expected=1.0),),
+        prescription=Prescription(
+            f"multiply the skip by {branch:.3g} and leave the branch as it is"
+            if branch > 1
+            else "leave the skip as it is (a factor of 1), or make the branch smaller instead"
+        ),
+    )

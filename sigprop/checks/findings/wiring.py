@@ -1,0 +1,133 @@
+"""How the pass is wired: see `sigprop.checks.wiring`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from sigprop.checks.registry import check, say
+from sigprop.checks.subject import Subject
+from sigprop.results.report import Datum, Finding, Prescription
+
+
+def _told(
+    severity: str, title: str, cause: str, fix: str, sites: Sequence[str] = (), parameters: Sequence[str] = ()
+) -> Finding:
+    evidence = (Datum("such places", max(1, len(sites), len(parameters)), "measured", expected=0),)
+    sites, parameters = tuple(dict.fromkeys(sites)), tuple(parameters)
+    return say(
+        severity, title, cause, sites=sites, parameters=parameters, evidence=evidence, prescription=Prescription(fix)
+    )
+
+
+@check("mixed_axes", "influence", "reshapes that a transpose was meant for, and linear maps in a row")
+def mixed_axes(subject: Subject) -> Iterator[Finding]:
+    for site, before, after in subject.wiring.turned[:1]:
+        yield _told(
+            "problem",
+            f"a reshape in {site} makes {after} of {before}: it mixes axes that a transpose would exchange",
+            "A reshape (view) keeps the order of the numbers: what belonged to one position or channel is spread over "
+            "many, so that positions and channels are mixed.",
+            "transpose (permute) the axes, and reshape after it: flatten(2).transpose(1, 2), or "
+            "view(batch, length, heads, -1).transpose(1, 2)",
+            [item[0] for item in subject.wiring.turned],
+        )
+    for first, second in subject.wiring.unbroken[:1]:
+        yield _told(
+            "warning",
+            f"nothing stands between {first} and {second}: both are linear, and so are they together",
+            f"What {first} makes goes into {second} alone, as it is: the two are one matrix of no higher rank. The "
+            "activation (nonlinearity) between them is missing.",
+            f"put an activation (ReLU, GELU) between {first} and {second}, or leave one of them out",
+            [site for pair in subject.wiring.unbroken for site in pair],
+        )
+
+
+@check(
+    "lost_modules", "influence", "modules whose output is dropped, that are not registered, or stand in a list again"
+)
+def lost_modules(subject: Subject) -> Iterator[Finding]:
+    found = subject.wiring
+    rows = {} if subject.measured is None else {row.name: row.grad_second_moment for row in subject.measured.parameters}
+    for name in found.dropped:
+        own = [key for key, value in rows.items() if key.startswith(f"{name}.")]
+        if own and all(math.isnan(rows[key]) for key in own):
+            yield _told(
+                "warning",
+                f"{name} runs, and nothing reads what it makes",
+                "Its output is neither used by a later call nor part of the model's output: it is computed and "
+                f"dropped, and its {len(own)} parameters get no gradient.",
+                f"use the output of {name} (add it to the stream, hand it on), or leave the module out",
+                [name],
+                own,
+            )
+    for site, shape in list(found.strangers.items())[:1]:
+        yield _told(
+            "problem",
+            f"{site} uses parameters that the model does not know, of shape {shape} first",
+            "They are not among `model.parameters()`: an optimizer never trains them, and `state_dict`, `to` and "
+            "`apply` pass them by. Modules in a plain list or dict, or made in `forward`, are not registered.",
+            "register them: nn.ModuleList (nn.ModuleDict, nn.ParameterList) in place of a list, made in `__init__`",
+            list(found.strangers),
+        )
+    for names in found.reused[:1]:
+        last, owner = names[-1], names[0].rpartition(".")[0]
+        yield _told(
+            "warning",
+            f"{names[0]} to {last} are one and the same module, shared by {len(names)} places",
+            "A list that is multiplied (`[layer] * n`) holds one object again and again: all its places share their "
+            "parameters, so that the model has one layer's parameters, and each call adds the same again.",
+            f"make each entry its own: model.{owner} = nn.ModuleList([Layer(...) for _ in range({len(names)})]), or "
+            "`copy.deepcopy` and a new initialization for each; where sharing is meant, call one module in a loop",
+            names,
+        )
+
+
+@check("unread_parts", "influence", "parts of matrices and of inputs that nothing depends on")
+def unread_parts(subject: Subject) -> Iterator[Finding]:
+    """Behind a zero that learns there is no gradient for a while; the readout may hide classes on purpose."""
+    waits = any(row.std == 0 and row.mean == 0 and "bias" not in row.name for row in subject.draws)
+    ends = {subject.readout.name} if subject.readout is not None else set()
+    rows = {name: item for name, item in subject.wiring.idle_rows.items() if name not in ends and not waits}
+    for name, (first, last, count) in list(rows.items())[:1]:
+        yield _told(
+            "warning",
+            f"rows {first} to {last} of {count} of {name} get a gradient of exactly zero",
+            "The other rows have one. What these make is not read (another part of a fused matrix is used in its "
+            "place), or whatever reads it is saturated.",
+            f"look at how the output of {name.rpartition('.')[0] or name} is split (chunk, split), and that each part "
+            "is used",
+            parameters=list(rows),
+        )
+    for name, share in list(subject.wiring.unread.items())[:1]:
+        yield _told(
+            "warning",
+            f"{share:.0%} of the places of the input{f' {name}' if name else ''} are never read",
+            "No output depends on them in any example: a stride skips them, a slice leaves them out, or what they "
+            "made is dropped.",
+            "look at strides, slices and the place at which the output is read",
+        )
+
+
+@check("codes", "influence", "codes of positions or steps that are nearly the same, or equal by rounding")
+def codes(subject: Subject) -> Iterator[Finding]:
+    for site, kind in list(subject.wiring.rounded.items())[:1]:
+        name = str(kind).removeprefix("torch.")
+        yield _told(
+            "warning",
+            f"whole numbers (positions, steps) become equal in {site}: they are rounded to {name}",
+            f"{name} tells whole numbers apart up to {256 if 'bf' in name else 2048} only: beyond it neighbours share "
+            "one value, and with it one code.",
+            "count in float32 (dtype=torch.float32, or `.float()`), and round the codes afterwards",
+            list(subject.wiring.rounded),
+        )
+    for site, span in list(subject.wiring.slow.items())[:1]:
+        yield _told(
+            "warning",
+            f"the sines in {site} are nearly the same for all steps (positions, times): they read numbers that span "
+            f"{span:.2g}",
+            "Even the fastest turns by less than a quarter: the codes of different steps hardly differ, and what is "
+            "told by them is weak.",
+            "scale the steps (times 1000, where they lie between 0 and 1), or raise the frequencies",
+            list(subject.wiring.slow),
+        )

@@ -1,0 +1,312 @@
+"""How a pass is wired: what is run and not read, read twice, not registered, turned by a reshape, or never moved."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from sigprop.batches import copied, leaves, mapped, tensors_in
+from sigprop.checks.ends import entered
+from sigprop.checks.observation import is_kept
+from sigprop.errors import SigpropError
+from sigprop.losses import LossChoice, objective, white_noise
+from sigprop.measurement.batch import call, send_back
+from sigprop.measurement.guard import untouched
+
+RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
+CARRIES = (*RESHAPES, F.dropout, torch.dropout, Tensor.flatten, Tensor.contiguous, Tensor.unsqueeze, Tensor.squeeze)
+"""Functions behind which a linear map is linear still, entry by entry."""
+LOW = (torch.float16, torch.bfloat16)
+QUARTER_TURN = math.pi / 2
+FEWEST = 4
+"""Rows and columns below which sines are not codes of positions or steps."""
+UNREAD = 0.2
+"""Share of the places of an input that are left out by no rounding of sizes."""
+MEANT = re.compile(r"shar|tie|univers|loop|recur|reus", re.IGNORECASE)
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+
+
+@dataclass
+class Wired:
+    """`turned`: reshapes that a transpose was meant for: place, shapes before and after. `unbroken`: pairs of matrices
+    with nothing between them. `strangers`: trained parameters that the model does not register, by place. `dropped`:
+    modules that run and whose output nothing reads. `rounded`: where whole numbers become equal in a low precision, and
+    that. `slow`: where sines read numbers that span less than a quarter turn, and how much. `idle_rows`: of a matrix
+    the first and the last of adjacent rows without a gradient. `unread`: share of an input's entries that nothing
+    depends on. `reused`: modules that stand at several places of a list, one visit reading what another made."""
+
+    turned: list[tuple[str, tuple, tuple]] = field(default_factory=list)
+    unbroken: list[tuple[str, str]] = field(default_factory=list)
+    strangers: dict[str, tuple] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
+    rounded: dict[str, torch.dtype] = field(default_factory=dict)
+    slow: dict[str, float] = field(default_factory=dict)
+    idle_rows: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    unread: dict[str, float] = field(default_factory=dict)
+    reused: list[list[str]] = field(default_factory=list)
+
+
+def wiring(model: nn.Module, batch: Any, loss: LossChoice) -> Wired:
+    """One pass with gradients; the model is left as it was."""
+    with untouched(model.modules(), [tensor for _, tensor in tensors_in(batch)]):
+        try:
+            return _wired(model, batch, loss, True)
+        except (SigpropError, RuntimeError, TypeError, ValueError):
+            return _wired(model, batch, loss, False)
+
+
+def _wired(model: nn.Module, batch: Any, loss: LossChoice, with_inputs: bool) -> Wired:
+    """`with_inputs`: gradients of the inputs too, which not every model lets through."""
+    model.zero_grad()
+    torch.manual_seed(0)
+    batch, inputs = _followed(batch) if with_inputs else (copied(batch), {})
+    with entered(model) as current, WireWatch(model, current) as watch:
+        output = call(model, batch)
+        current.append("loss")
+        aim = objective(output, batch, loss)
+    watch.read(item for _, item in tensors_in(output))
+    found = watch.found
+    found.dropped = watch.unread_modules()
+    found.reused = watch.chained()
+    found.unbroken = [(item.site, item.reader) for item in watch.linears if item.reader and item.readers == 1]
+    send_back(model, aim.tensor, white_noise(aim.tensor) if aim.is_noise else None)
+    for name, item in model.named_parameters():
+        if item.grad is not None and id(item) in watch.multiplied:
+            found.idle_rows |= _idle_rows(name, item.grad)
+    if not watch.drawing:
+        found.unread = {name: share for name, item in inputs.items() if (share := _unread(item)) > UNREAD}
+    return found
+
+
+def _unread(item: Tensor) -> float:
+    """Of the places along one axis, the share at which no example has a gradient."""
+    used = item.grad != 0 if item.grad is not None else torch.zeros_like(item)
+    axes = [used.movedim(axis, 0).flatten(1).any(1) for axis in range(1, item.dim()) if item.shape[axis] > 1]
+    return max((1.0 - float(axis.double().mean()) for axis in axes), default=0.0) if bool(used.any()) else 0.0
+
+
+def _followed(batch: Any) -> tuple[Any, dict[str, Tensor]]:
+    """A copy of a batch whose numbers ask for gradients, and the numbers."""
+    places = iter([""] if isinstance(batch, Tensor) else [place for place, _ in leaves(batch)])
+    inputs: dict[str, Tensor] = {}
+
+    def follow(item: Any) -> Any:
+        place = next(places, "")
+        if not isinstance(item, Tensor) or not item.is_floating_point() or is_kept(place) or item.dim() < 2:
+            return item
+        inputs[place.strip("[]")] = item.requires_grad_()
+        return item.clone()
+
+    plain = dict(batch) if type(batch) is dict else batch
+    return mapped(copied(plain), follow), inputs
+
+
+def _idle_rows(name: str, gradient: Tensor) -> dict[str, tuple[int, int, int]]:
+    """The longest run of rows without a gradient, where it is an eighth of all and others have one."""
+    alive = [-1, *gradient.flatten(1).any(1).nonzero().flatten().tolist(), len(gradient)]
+    start, length = max(((low, high - low - 1) for low, high in pairwise(alive)), key=lambda run: run[1])
+    large = len(alive) > 2 and length >= max(8, len(gradient) // 4)
+    return {name: (start + 1, start + length, len(gradient))} if large else {}
+
+
+@dataclass
+class LinearCall:
+    """A matrix at work: where, its sizes, how many read what it makes, and the matrix among them."""
+
+    site: str
+    entering: int
+    leaving: int
+    readers: int = 0
+    reader: str = ""
+
+
+class WireWatch(TorchFunctionMode):
+    def __init__(self, model: nn.Module, current: list[str]):
+        super().__init__()
+        self.model, self.current, self.found = model, current, Wired()
+        self.registered = {id(item) for item in model.parameters()}
+        self.multiplied: set[int] = set()
+        self.linears: list[LinearCall] = []
+        self.drawing = False
+        self._linear: Any = WeakTensorKeyDictionary()
+        self._outputs: Any = WeakTensorKeyDictionary()
+        self._unread: dict[str, int] = {}
+        self._visits: dict[str, list[tuple[Any, Any]]] = {}
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Any:
+        copies = {path[0]: path for path in _copies(self.model)}
+        self._visits = {name: [] for name in copies}
+        self._paths = copies
+        for name, module in self.model.named_modules():
+            owned = name and next(module.parameters(), None) is not None
+            self._handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
+            if owned:
+                self._handles.append(module.register_forward_hook(self._leaver(name)))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for handle in self._handles:
+            handle.remove()
+        super().__exit__(*error)
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.read(item for _, item in tensors_in((args, kwargs)))
+
+    def _leaver(self, name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            made = [item for _, item in tensors_in(output)]
+            if made:
+                self._unread[name] = self._unread.get(name, 0) + 1
+            for item in made:
+                self._outputs.setdefault(item, []).append(name)
+            if name in self._visits:
+                entered = [item.grad_fn for _, item in tensors_in(args) if item.grad_fn is not None]
+                self._visits[name].append((entered, {item.grad_fn for item in made}))
+
+        return hook
+
+    def read(self, items: Iterable[Tensor]) -> None:
+        for item in items:
+            for name in self._outputs.pop(item, []) if item in self._outputs else ():
+                self._unread.pop(name, None)
+
+    def unread_modules(self) -> list[str]:
+        """The outermost modules none of whose outputs was read."""
+        names = list(self._unread)
+        return [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
+
+    def chained(self) -> list[list[str]]:
+        """Modules that stand in a list again, where a later visit reads what the first made."""
+        return [
+            self._paths[name]
+            for name, visits in self._visits.items()
+            if len(visits) > 1 and _reaches(visits[1][0], visits[0][1])
+        ]
+
+    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            return output
+        given = [
+            part for item in (*args, *kwargs.values()) for part in (item if isinstance(item, list | tuple) else [item])
+        ]
+        given = [item for item in given if isinstance(item, Tensor)]
+        site = self.current[-1] or "(model)"
+        self.read(given)
+        self.drawing = self.drawing or name.startswith(("rand", "bernoulli", "multinomial")) or "dropout" in name
+        for item in given:
+            if isinstance(item, nn.Parameter) and item.requires_grad and site != "loss":
+                if id(item) not in self.registered:
+                    self.found.strangers.setdefault(site, tuple(item.shape))
+                elif func in (F.linear, F.conv1d, F.conv2d, F.conv3d) and item.dim() > 1:
+                    self.multiplied.add(id(item))
+        if isinstance(output, Tensor):
+            self._follow_linear(site, func, given, output)
+            self._look(site, name, func, given, output)
+        return output
+
+    def _follow_linear(self, site: str, func: Any, given: list[Tensor], output: Tensor) -> None:
+        before = self._linear.get(given[0]) if given else None
+        if before is not None and func in CARRIES:
+            self._linear[output] = before
+            return
+        for item in given:
+            if item in self._linear:
+                self._linear[item].readers += 1
+        if func is F.linear and id(given[1]) in self.registered:
+            leaving, entering = given[1].shape
+            owners = {place.rpartition(".")[0] for place in (site, before.site if before is not None else site)}
+            if before is not None and len(owners) == 1 and before.leaving == entering >= min(before.entering, leaving):
+                before.reader = site
+            self._linear[output] = LinearCall(site, entering, leaving)
+            self.linears.append(self._linear[output])
+
+    def _look(self, site: str, name: str, func: Any, given: list[Tensor], output: Tensor) -> None:
+        if func in RESHAPES and is_turned(tuple(given[0].shape), tuple(output.shape)):
+            self.found.turned.append((site, tuple(given[0].shape), tuple(output.shape)))
+        if output.dtype in LOW and output.dim() and not output.requires_grad and _merges(name, given, output):
+            self.found.rounded.setdefault(site, output.dtype)
+        if name in ("sin", "cos") and output.dim() > 1 and not output.requires_grad:
+            rows = given[0].detach().double().flatten(0, -2)
+            span = float((rows.amax(0) - rows.amin(0)).max())
+            if len(rows.unique(dim=0)) >= FEWEST <= rows.shape[1] and span < QUARTER_TURN:
+                self.found.slow[site] = span
+
+
+def _merges(name: str, given: list[Tensor], output: Tensor) -> bool:
+    """Whether different whole numbers become one by rounding."""
+    if name == "arange":
+        return len(output.unique()) < len(output)
+    whole = len(given) > 0 and not given[0].is_floating_point() and given[0].shape == output.shape
+    return whole and len(output.unique()) < len(given[0].unique())
+
+
+def is_turned(before: tuple, after: tuple) -> bool:
+    """Whether a reshape gives a shape that a transpose would: what stood in one axis is spread over another.
+
+    `(b, c, h, w) -> (b, h w, c)` and back, `(b, t, h d) -> (b, h, t, d)` and back, `(b, t, c) -> (t, b, c)`, and axes
+    of an image in another order; a shape that merging or splitting of neighbours explains is none of these."""
+    if len(before) < 3 or len(after) < 3 or _nests(before, after):
+        return False
+    if before[0] != after[0]:
+        return len(before) == len(after) == 3 and before[:2] == after[1::-1] and before[2] == after[2]
+    old, new = before[1:], after[1:]
+    if len(old) == len(new):
+        return sorted(old) == sorted(new) and old[0] != new[0]
+    few, many = sorted((old, new), key=len)
+    if len(few) != 2:
+        return False
+    moved = many[0] == few[1] and math.prod(many[1:]) == few[0]
+    return moved or (len(many) == 3 and many[1] == few[0] and many[0] * many[2] == few[1])
+
+
+def _nests(before: tuple, after: tuple) -> bool:
+    """Whether each axis of either shape is a product of neighbouring ones of the other, or is one of them."""
+    left, right = [size for size in before if size > 1], [size for size in after if size > 1]
+    while left and right:
+        small, large = (left, right) if left[0] <= right[0] else (right, left)
+        product = small.pop(0)
+        while product < large[0] and small:
+            product *= small.pop(0)
+        if product != large.pop(0):
+            return False
+    return True
+
+
+def _copies(model: nn.Module) -> list[list[str]]:
+    """The paths of modules with parameters that stand in one list again and again, outermost ones only."""
+    paths: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if name and next(module.parameters(), None) is not None:
+            paths.setdefault(id(module), []).append(name)
+    found = [
+        names for names in paths.values() if len(names) > 1 and len({NUMBER.sub("*", name) for name in names}) == 1
+    ]
+    found = [names for names in found if not MEANT.search(" ".join([type(model).__name__, *names]))]
+    return [names for names in found if not any(names[0].startswith(f"{other[0]}.") for other in found)]
+
+
+def _reaches(starts: Iterable[Any], ends: set[Any]) -> bool:
+    """Whether a graph of gradients leads from one to the other."""
+    waiting, seen = list(starts), set()
+    while waiting:
+        node = waiting.pop()
+        if node in ends:
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [item for item, _ in node.next_functions]
+    return False

@@ -74,7 +74,8 @@ class ModuleSites:
             return
         call = self._module_calls[name] = self._module_calls.get(name, 0) + 1
         with DisableTorchFunction():  # questions of ours, and draws of a site that is sealed, are no calls of the model
-            signals = [(path, t) for path, t in tensors_in(output) if t.is_floating_point() and t.dim() and t.numel()]
+            found = [("", output)] if isinstance(output, Tensor) else tensors_in(output)
+            signals = [(path, t) for path, t in found if t.is_floating_point() and t.dim() and t.numel()]
             for label, (_, tensor) in zip(outputs(name, call, [path for path, _ in signals]), signals, strict=True):
                 found = getattr(tensor, RECORD, None)
                 if isinstance(found, Field):

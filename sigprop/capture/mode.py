@@ -38,6 +38,9 @@ CHOOSING = frozenset(
 )
 """Functions of fields and of real numbers that were chosen, in which the choice is drawn with the fields."""
 
+PICKING = frozenset(["getitem", "index_select"])
+"""Functions that pick entries by numbers."""
+
 NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 """Names of arguments that torch takes for its own; rules know torch's."""
 
@@ -200,7 +203,7 @@ class CaptureMode(Mode):
             ) from error
 
     def _result(self, rule: Rule | None, call: Call) -> Any:
-        call = rows_picked(call) or call
+        call = (rows_picked(call) or call) if call.name in PICKING else call
         into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
         if self._recording:
             return self._recorded(rule, call)

@@ -103,7 +103,7 @@ class SiteRows:
         self._last: tuple[Any, tuple[float, float, float], Any] | None = None
         sites = [(name, item) for name, item in found.sites if not item.layout.has_keys]
         with found.capture.lock:
-            nodes = {item: item.node for _, item in sites if item.is_made or item.layout.positions <= LARGEST_SITE}
+            nodes = {item: item.node for _, item in sites if item.layout.positions <= LARGEST_SITE or item.is_made}
         signals = states.signals(nodes.values())
         for (name, item), depth in zip(sites, depths([name for name, _ in sites]), strict=True):
             if item not in nodes:

@@ -208,7 +208,7 @@ def embedding(
 
 def rows_picked(call: Call) -> Call | None:
     """A lookup in place of `table[ids]` whose ids were picked by what the rows are."""
-    if call.name not in ("getitem", "index_select") or not isinstance(call.args[0], Weight):
+    if not isinstance(call.args[0], Weight):
         return None
     weight, ids = call.args[0], call.args[-1]
     choice = how_chosen(ids)

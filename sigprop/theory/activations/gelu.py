@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -74,6 +73,8 @@ class _Side:
     """One of the two variables: x ~ N(m, v) with a = x - u of variance 1 + v; c = Cov(x, y) = Cov(a, b)."""
 
     other: _Side
+    given_zero: tuple[Tensor, Tensor, Tensor, Tensor]
+    """Given a = 0: mean of b, standard deviation of b, and Phi and phi of the former in units of the latter."""
 
     def __init__(self, variance: Tensor, mean: Tensor, covariance: Tensor, determinant: Tensor):
         self.variance, self.mean, self.covariance = variance, mean, covariance
@@ -92,26 +93,19 @@ class _Side:
             torch.sqrt(self.determinant) / product,
         )
 
-    @cached_property
-    def _given_zero(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Given a = 0: mean of b, standard deviation of b, and Phi and phi of the former in units of the latter."""
-        mean = self.other.mean - self.covariance * self.mean / self.total
-        deviation = torch.sqrt(self.determinant) / self.scale
-        return mean, deviation, *below(mean / deviation)
-
     def delta_step(self) -> Tensor:
         """E[delta(a) step(b)]."""
-        return self.peak * self._given_zero[2]
+        return self.peak * self.given_zero[2]
 
     def delta_other_step(self) -> Tensor:
         """E[y delta(a) step(b)]."""
-        mean, deviation, step, bump = self._given_zero
+        mean, deviation, step, bump = self.given_zero
         shared = self.other.variance - self.covariance**2 / self.total
         return self.peak * (mean * step + shared / deviation * bump)
 
     def delta_own_step(self) -> Tensor:
         """E[x delta(a) step(b)]; given a = 0, x has mean m / (1 + v) and covariance c / (1 + v) with b."""
-        _, deviation, step, bump = self._given_zero
+        _, deviation, step, bump = self.given_zero
         return self.peak * (self.mean * step + self.covariance / deviation * bump) / self.total
 
     def both_deltas(self) -> Tensor:
@@ -127,4 +121,9 @@ def _pair(vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> tuple[_S
     determinant = 1 + vx + vy + (vx * vy - c * c).clamp(min=0.0)
     x, y = _Side(vx, mx, c, determinant), _Side(vy, my, c, determinant)
     x.other, y.other = y, x
+    means = [side.other.mean - c * side.mean / side.total for side in (x, y)]
+    deviations = [torch.sqrt(determinant) / side.scale for side in (x, y)]
+    heights = (mean / deviation for mean, deviation in zip(means, deviations, strict=True))
+    found = zip(means, deviations, *below(torch.stack(torch.broadcast_tensors(*heights))), strict=True)
+    x.given_zero, y.given_zero = found
     return x, y

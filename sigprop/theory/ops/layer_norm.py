@@ -129,7 +129,9 @@ class LayerNorm(Norm):
 
     def _scale(self, x: Signal) -> tuple[Kernel, Tensor]:
         """Moments about what the norm subtracts, and the per-token scale it divides by."""
-        kernel = x.covariance.scale_diagonal(1.0 - x.common.share) if self.centres else x.kernel
+        kernel, share = x.covariance if self.centres else x.kernel, x.common.share
+        if self.centres and (isinstance(share, Tensor) or share):
+            kernel = kernel.scale_diagonal(1.0 - share)
         return kernel, (kernel.diagonal + self.epsilon).sqrt()
 
     def forward(self, *inputs: Signal) -> Signal:

@@ -128,6 +128,7 @@ def test_one_std_for_all_matrices_is_a_rule_by_one_of_their_sizes():
         found = list(checks()["fans_swapped"](Subject(model, (planted.ids(), planted.ids(seed=1)))))
         assert bool(found) == accused
         assert all("out.weight" in name and name.startswith("h.") for item in found for name in item.parameters)
+        assert all(item.severity == "note" for item in found)
 
 
 def test_layers_of_one_recurrent_module_show_their_gradients():

@@ -53,13 +53,14 @@ def fans_swapped(subject: Subject) -> Iterator[Finding]:
 
 
 def _finding(bad: list[Draw], mine: str, other: str, gain: float, alone: bool) -> Finding:
-    """`alone`: one std would explain them all as well."""
+    """`alone`: one std explains them all as well, so that nobody need have meant a rule (StarCoder 2: 1/sqrt(3072))."""
     first = bad[0]
     expected = gain / math.sqrt(getattr(first, mine))
     mine_name, other_name = mine.replace("_", "-"), other.replace("_", "-")
     inits = {row.name: Init("keep", value=math.sqrt(getattr(row, other) / getattr(row, mine))) for row in bad}
+    severity = "warning" if max(expected / first.std, first.std / expected) < 2 else "problem"
     return say(
-        "warning" if alone or max(expected / first.std, first.std / expected) < 2 else "problem",
+        "note" if alone else severity,
         f"{first.name} has the std of its {other_name} where the model goes by {mine_name}",
         f"The other matrices have std = {gain:.3g} / sqrt({mine_name}); this one has it with the other fan, so its "
         "input and output sizes were swapped (a transposed weight, the wrong `mode`), or the model's width was "

@@ -96,7 +96,8 @@ class Field(Record):
     `before_hook`: the field whose gradient a hook rescales. `of_few`: normalized over so many entries, where they are
     so few that it is far from Gaussian: two numbers of a batch become plus and minus one. `is_odd`: a sum with a weight
     that is wide and not normal. `beside`: the dimension along which its inputs stand side by side as channels.
-    `few_products`: every channel is a sum of few products of weights of its own, which functions see: it is drawn.
+    `is_drawn`: functions and norms see that it is not Gaussian, and are drawn: sums of few products of weights of their
+    own, attention of a scale that varies.
     """
 
     layout: Layout
@@ -112,7 +113,7 @@ class Field(Record):
     of_few: int = 0
     is_odd: bool = False
     beside: int | None = None
-    few_products: bool = False
+    is_drawn: bool = False
     call: Call | None = None
     output: int | None = None
     inputs: tuple[Record, ...] = ()

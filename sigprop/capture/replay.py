@@ -260,6 +260,23 @@ class ThinReplay(Replay):
 # -- and back
 
 
+SCATTERED = 0.25
+"""Relative standard error of a gradient's energy over draws, from which on its mean is made by a few of them."""
+
+
+def _scatters(energies: Tensor) -> Tensor:
+    """Whether draws, along the first axis, do not tell their mean."""
+    count = len(energies)
+    error = energies.std(0) / energies.mean(0).clamp_min(1e-30) / count**0.5 if count > 1 else energies.new_zeros(())
+    return error > SCATTERED
+
+
+def _of_most(energies: Tensor) -> Tensor:
+    """The mean without the largest tenth of draws, relative to the mean, where it scatters; 1 elsewhere."""
+    most = energies.sort(0).values[: len(energies) - math.ceil(len(energies) / 10)].mean(0)
+    return torch.where(_scatters(energies), most / energies.mean(0).clamp_min(1e-30), torch.ones_like(most))
+
+
 class Reverse:
     """Gradients at the sources and the weights of replays: added one by one, then averaged.
 
@@ -282,6 +299,7 @@ class Reverse:
         self.weights: dict[Weight, float] = {}
         self.corrections: dict[Node, float] = {}
         self._energies: list[list[Tensor]] = [[] for _ in self.kernels]
+        self._levels: list[list[Tensor]] = [[] for _ in self.kernels]
         self._each: dict[Weight, list[float]] = {}
         self._couplings = {source: Coupling() for source in parts if couples}
 
@@ -316,6 +334,7 @@ class Reverse:
 
     def _receive(self, place: int, replay: Replay, node: Node, kernels: Tensor) -> None:
         """The kernels that arrive at a source, one for every replica."""
+        self._levels[place].append(kernels.diagonal(dim1=1, dim2=2))
         before, kernel = self.kernels[place], kernels.sum(0)
         self.kernels[place] = kernel if before is None else before + kernel
         met = replay.ensemble.met(node, replay.replicas, kernels)
@@ -340,6 +359,22 @@ class Reverse:
         found = [(self._couplings[source], span) for source, span in self._joint.spans.items()]
         return Coupling.joined(found, self._joint.positions)
 
+    def has_tail(self, receiver: int | Weight) -> bool:
+        """Whether few draws make most of the energy that a source, by its number, or a weight has received."""
+        if isinstance(receiver, Weight):
+            return bool(_scatters(torch.tensor(self._each[receiver])))
+        return bool(self._levels[receiver]) and bool(_scatters(torch.cat(self._levels[receiver]).sum(1)))
+
+    def _without_tails(self) -> None:
+        """What most draws bring, where few bring most: their largest tenth is left out, position by position."""
+        for number, kernel in enumerate(self.kernels):
+            if kernel is not None and self.has_tail(number):
+                kept = _of_most(torch.cat(self._levels[number])).sqrt()
+                self.kernels[number] = kernel * kept[:, None] * kept
+        for weight, each in self._each.items():
+            if self.has_tail(weight):
+                self.weights[weight] *= float(_of_most(torch.tensor(each)))
+
     def is_steady(self, error: float, few: int) -> bool:
         """Whether `few` replicas or more tell gradients of linear sources and of weights to a relative standard error.
 
@@ -351,7 +386,8 @@ class Reverse:
         return bool(steady) and all(steady)
 
     def scale(self, factor: float) -> None:
-        """Multiply all that was added."""
+        """Multiply all that was added, less what few draws brought."""
+        self._without_tails()
         self.kernels = [None if kernel is None else kernel * factor for kernel in self.kernels]
         self.passed = {site: kernel * factor for site, kernel in self.passed.items()}
         self.weights = {weight: total * factor for weight, total in self.weights.items()}

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from sigprop.capture import build, predict
+from sigprop.measurement import measure
 
 IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 ROWS = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
@@ -289,3 +290,37 @@ def test_gradients_through_norms_over_few_numbers_are_a_guess_until_they_are_ver
     row = predict(build(lambda: FewNormed(nn.BatchNorm2d, 2)), x, loss="noise")["0"]
     assert row.status == status
     assert "variance" in row.stated_errors
+
+
+class Gated(nn.Module):
+    """Sums over earlier tokens with weights that are no shares, scaled by a gate of each token, and a norm of heads."""
+
+    def __init__(self, norm, width=48, heads=3):
+        super().__init__()
+        self.first, self.out = nn.Linear(24, width, bias=False), nn.Linear(width, 10)
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.gate, self.heads = nn.Linear(width, heads, bias=False), heads
+        self.norm = nn.GroupNorm(heads, width) if norm == "heads" else nn.LayerNorm(width)
+        nn.init.normal_(self.gate.weight, std=1.0 / 5)
+
+    def forward(self, x):
+        x = F.normalize(self.first(x), dim=-1) * x.shape[-1] ** 0.5
+        q, k, v = (
+            part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )
+        scores = (q @ k.mT / 4 + 2.0) * self.gate(x).exp().transpose(1, 2)[..., None]
+        y = (scores.tril() @ v).transpose(1, 2).flatten(2)
+        return self.out(self.norm(y.flatten(0, 1)).view_as(y))
+
+
+@pytest.mark.parametrize("norm", ["heads", "all"])
+def test_a_norm_of_attention_whose_scale_varies_is_drawn(norm):
+    """It was that of Gaussian numbers with the expected kernel, so that queries and keys got half of their gradient,
+    and the gates, which a norm of heads lets nothing through of, twice theirs."""
+    batch, make = torch.randn(2, 10, 24, generator=torch.Generator().manual_seed(3)), lambda: Gated(norm)
+    measured, told = measure(None, batch, "noise", build=make, seeds=80), predict(build(make), batch, loss="noise")
+    for name in ("gate.weight", "query.weight", "key.weight", "value.weight", "first.weight"):
+        row, found = next(item for item in measured.parameters if item.name == name), told.parameter(name)
+        error = 5.0 * row.errors["grad_second_moment"] + 0.15 * row.grad_second_moment
+        assert abs(found.grad_second_moment - row.grad_second_moment) < error, name
+        assert "scale that varies" not in found.reason

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from sigprop.capture.capture import THINNED, Capture, rule
 from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, are_streams, arranged, with_streams
-from sigprop.capture.record import Call, Field, independent
+from sigprop.capture.record import Call, Field, independent, united
 from sigprop.capture.replayed_heads import ReplayedHeads
 from sigprop.capture.rules.replayed import replayed
 from sigprop.theory.ops.attention import DrawnAttention
+from sigprop.theory.ops.attention.drawn import VARIED
 
 
 def attention_weights(
@@ -95,7 +96,9 @@ def attended(capture: Capture, call: Call, weights: Field, value: Field) -> Fiel
     single, thin = options.network is not None, THINNED in options.passes
     heads = ReplayedHeads(weights, value, layout, capture.seed(), capture.attentions, single, thin, total)
     node = capture.apply(DrawnAttention(heads), *(source.node for source in heads.parts), value.node)
-    return Field(layout, lambda _: node, call=call, inputs=(weights, value))
+    varied = capture.states.op(node).varied > VARIED
+    sources: Any = united((weights, value)) if varied else None
+    return Field(layout, lambda _: node, sources, is_drawn=varied, call=call, inputs=(weights, value))
 
 
 def _out_layout(weights: Layout, value: Layout) -> Layout | None:

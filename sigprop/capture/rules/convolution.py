@@ -68,7 +68,7 @@ def convolution(
     node = capture.apply(op, x.node, weights=bound_to(weight=weight, bias=bias))
     inputs = (x, weight) if bias is None else (x, weight, bias)
     sources: Any = x.sources if op.of_few_products else None
-    return Field(layout, lambda _: node, sources, few_products=op.of_few_products, call=call, inputs=inputs)
+    return Field(layout, lambda _: node, sources, is_drawn=op.of_few_products, call=call, inputs=inputs)
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")

@@ -70,6 +70,8 @@ def _norm(
     if any(axis.is_position for axis in axes) or not known:
         return replayed(capture, call)
     width = math.prod(axis.size for axis in axes)
+    if x.base.is_drawn:
+        return _drawn(capture, call, width)
     groups = x.layout.channels // width
     told, bound = _affine(weight, bias, groups)
     op = kind(epsilon=epsilon, affine=bool(bound), **told)
@@ -104,7 +106,8 @@ def group_norm(
         values = torch.group_norm(input, num_groups, eps=eps)
         return _of_real(capture, call, values, weight, bias, _image_layout(values), _channel_shape(values))
     known = isinstance(input, Field) and all(isinstance(item, Weight) or item is None for item in (weight, bias))
-    if not known or input.shape[1] // num_groups < FEWEST or not _is_image(input.layout):
+    few = not known or input.shape[1] // num_groups < FEWEST or input.base.is_drawn
+    if few or not _is_image(input.layout):
         return _replayed(capture, call, input.shape, num_groups)
     told, bound = _affine(weight, bias)
     op = GroupNorm(epsilon=eps, affine=bool(bound), image=_images(input.layout), **told)
@@ -118,9 +121,14 @@ def instance_norm(capture: Capture, call: Call, input: Any, *_: Any, **__: Any) 
 
 def _replayed(capture: Capture, call: Call, shape: tuple[int, ...], groups: int) -> Any:
     """Drawn, and so is what follows it where a group has few entries."""
+    return _drawn(capture, call, math.prod(shape[1:]) // groups)
+
+
+def _drawn(capture: Capture, call: Call, entries: int) -> Any:
+    """A norm over so many entries, drawn."""
     made = replayed(capture, call)
     if isinstance(made, Field):
-        made.of_few = few_entries(math.prod(shape[1:]) // groups)
+        made.of_few = few_entries(entries)
     return made
 
 
@@ -199,9 +207,9 @@ def _of_batch(
         return _of_parts(capture, call, x.base, parts, weight, bias, epsilon)
     told, bound = _affine(weight, bias)
     call, few = _stateless(call, x, weight, bias, epsilon), few_entries(x.layout.positions)
-    if x.base.few_products:
+    if x.base.is_drawn:
         inputs = [item for item in (x, weight, bias) if item is not None]
-        return capture.drawn_field(x.layout, call, inputs, "BatchNorm of sums of few products", few_products=True)
+        return capture.drawn_field(x.layout, call, inputs, "BatchNorm of sums of few products", is_drawn=True)
     return capture.field_of(FiniteBatchNorm(epsilon=epsilon, **told), x, x.layout, call, bound, of_few=few)
 
 

@@ -162,8 +162,8 @@ def _activation_node(capture: Capture, item: Field, call: Call | None) -> Node:
         return side_by_side_again(capture, item.root, parts).node
     if item.root.is_curved and _is_sum(item.root):
         return capture.sampled(item, "function of a sum that is not Gaussian")
-    if item.root.few_products:
-        return capture.sampled(item, "function of sums of few products")
+    if item.root.is_drawn:
+        return capture.sampled(item, "function of what is not Gaussian")
     if item.root.of_few:
         return capture.sampled(item, "function of a norm over few entries")
     try:

@@ -188,6 +188,9 @@ class Op(ABC):
         """The fluctuation of the norms of groups of channels, as heads are; None where it is that of all channels."""
         return None
 
+    varied: float = 0.0
+    """How much squared norms vary over networks beyond those of Gaussian numbers with the expected kernel."""
+
     picks: Tensor | slice | None = None
     """Positions of its one input that the output consists of, as they are; None where it is made otherwise."""
 

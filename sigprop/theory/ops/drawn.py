@@ -38,6 +38,9 @@ from sigprop.theory.states import (
 Self = TypeVar("Self", bound="DrawnOp")
 
 
+TAIL = "a gradient with a long tail: what most initializations have"
+
+
 class DrawnOp(Op):
     """An op with inputs that are the sources of what is drawn (and values, if it takes some beside).
 
@@ -76,6 +79,13 @@ class DrawnOp(Op):
             self._sent = (gradient, self._send(gradient, *inputs))
         assert self.received is not None
         return self.received, self._sent[1]
+
+    def drawn_evidence(self, receiver: Any) -> Evidence:
+        """What the scatter of draws says of the gradient that a source, by its number, or a weight has received."""
+        return Evidence(Status.ASSUMED, TAIL) if self.draws.received.has_tail(receiver) else EXACT
+
+    def weight_evidence(self, gradient: Gradient, weight: Any) -> Evidence:
+        return self.drawn_evidence(weight)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         """Of the weights that were drawn; numbered, since they have no names here."""
@@ -219,7 +229,7 @@ class Sampled(DrawnOp):
         for x in inputs:
             evidence = x.evidence.join(evidence)
         self._norms = torch.stack(norms)
-        fluctuation = Fluctuation(_fluctuation(self._norms, self.draws.channels))
+        fluctuation = Fluctuation(fluctuation_of(self._norms, self.draws.channels))
         mean, common = _in_common(torch.stack(averages), kernel, self.draws.channels)
         x: Any = inputs[0] if inputs else None  # a function of weights alone keeps no part
         parts = {"fluctuation": fluctuation, "common": common}
@@ -232,10 +242,11 @@ class Sampled(DrawnOp):
         for doubt in (self.draws.doubts.get("gradient"), ENDS if self._along_signal > MUCH else None):
             evidence = evidence if doubt is None else evidence.join(Evidence(Status.ASSUMED, doubt))
         evidence = evidence.join(self.gradient_evidence(gradient))
-        return tuple(
-            None if kernel is None else self._arrived(gradient, Dense(kernel), evidence, received.coupling(number))
-            for number, kernel in enumerate(received.kernels)
-        )
+        found: list[Gradient | None] = []
+        for number, kernel in enumerate(received.kernels):
+            known, coupling = evidence.join(self.drawn_evidence(number)), received.coupling(number)
+            found.append(None if kernel is None else self._arrived(gradient, Dense(kernel), known, coupling))
+        return tuple(found)
 
     def _arrived(self, gradient: Gradient, kernel: Dense, evidence: Evidence, coupling: Coupling) -> Gradient:
         through = ThroughActivation(gain_excess=coupling.excess)
@@ -263,7 +274,7 @@ class Sampled(DrawnOp):
 
     def norm_of_groups(self, groups: int) -> float | None:
         norms = self._squared_norms(groups).transpose(0, 1).flatten(1).T
-        return float(_fluctuation(norms, self.draws.channels // groups))
+        return float(fluctuation_of(norms, self.draws.channels // groups))
 
     def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
         if self.gradient_evidence(gradient) is not EXACT:
@@ -276,7 +287,7 @@ class Sampled(DrawnOp):
     def weight_evidence(self, gradient: Gradient, weight: Any) -> Evidence:
         """A few numbers inside may get next to nothing, as a scale below a norm does."""
         if math.prod(weight.shape) > FEW or self._norms is None:
-            return EXACT
+            return super().weight_evidence(gradient, weight)
         independent = self.draws.channels * float(gradient.kernel.diagonal @ self._norms.mean(0))
         left = self.received.weights[weight] < CANCELLED * independent
         return Evidence(Status.ASSUMED, LEFT) if left else EXACT
@@ -303,14 +314,16 @@ def _in_common(averages: Tensor, kernel: Tensor, channels: int) -> tuple[Tensor,
     return mean, Common(channels * varied / about if about > 0.0 else 1.0)
 
 
-def _fluctuation(norms: Tensor, channels: int) -> Tensor | float:
+def fluctuation_of(norms: Tensor, channels: int) -> Tensor | float:
     """That of squared norms `n` `[draw, position]`, by what a norm above makes of it: `1 - 1/(E n E 1/n)`.
 
-    For Gaussian channels that is the relative variance; of norms with long tails it is less.
+    For Gaussian channels that is the relative variance; of norms with long tails it is less. Where some draws are zero
+    it is `1 - (E n)^2 / E n^2`.
     """
-    known = (norms > 0.0).all(0)
-    if not bool(known.any()):
+    seen = norms[:, (norms > 0.0).any(0)]
+    if not seen.numel():
         return 2.0
-    seen, count = norms[:, known], len(norms)
-    excess = (seen.mean(0) * (1.0 / seen).mean(0) - 1.0).mean() * count / max(count - 1, 1)
-    return excess / (1.0 + excess) * channels
+    mean, count = seen.mean(0), len(norms)
+    about = torch.where((seen > 0.0).all(0), mean * (1.0 / seen).mean(0), seen.square().mean(0) / mean**2)
+    excess = (about - 1.0) * count / max(count - 1, 1)
+    return (excess / (1.0 + excess)).mean() * channels

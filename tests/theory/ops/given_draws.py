@@ -28,6 +28,9 @@ class ReceivedNothing:
     def states(self) -> list[ParameterState]:
         return []
 
+    def has_tail(self, receiver: object) -> bool:
+        return False
+
     def coupling(self, number: int) -> Coupling:
         return self.first
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from sigprop.theory.drawing import DTYPE, drawn_signs, root_of, unit_kernel, unit_slope
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.attention.sampled import EVIDENCE
-from sigprop.theory.ops.drawn import DrawnOp
+from sigprop.theory.ops.drawn import DrawnOp, fluctuation_of
 from sigprop.theory.ops.gain import ACROSS, FEW_NUMBERS
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
@@ -32,6 +32,11 @@ from sigprop.theory.states import (
     Status,
     ended,
 )
+
+VARIED = 0.1
+"""`1 - 1/(E n E 1/n)` of the squared norms `n` of a head's output, from which on a norm of it is no norm of Gaussian
+numbers."""
+SCALED = "attention weights of a scale that varies, under a gradient across the output"
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,15 @@ def sequences_apart(rows: Tensor, columns: Tensor | None, positions: int) -> Seq
 
 
 def over_values(matrix: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """`sum A K A^T` over replicas and heads, and the trace of each; sequences attend within themselves."""
+    """`sum A K A^T` over replicas and heads, and the diagonal of each, `[replica, head, position]`; sequences attend
+    within themselves."""
     replicas, heads, blocks, queries, keys = matrix.shape
     rows = matrix.transpose(1, 2).reshape(replicas, blocks, heads * queries, keys)
     half = (rows @ kernel.view(replicas, blocks, keys, -1)).view(replicas, blocks, heads, queries, blocks, keys)
     own = half.diagonal(dim1=1, dim2=4).permute(0, 1, 4, 2, 3)
     left = half.permute(4, 1, 3, 0, 2, 5).reshape(blocks, blocks * queries, -1)
     right = matrix.permute(2, 0, 1, 4, 3).reshape(blocks, -1, queries)
-    return (left @ right).transpose(0, 1).reshape(blocks * queries, -1), (own * matrix).sum((-1, -2, -3))
+    return (left @ right).transpose(0, 1).reshape(blocks * queries, -1), (own * matrix).sum(-1).flatten(2)
 
 
 def over_outputs(matrix: Tensor, kernel: Tensor) -> Tensor:
@@ -124,7 +130,8 @@ class DrawnAttention(DrawnOp):
     is correlated. Exact up to the error of the draws, with what finite width makes of them: queries, keys and values of
     one input fluctuate with it. `Attention` with sampled heads draws queries and keys from their states instead.
 
-    The fluctuation of pairs goes on by how far `A K A^T` is correlated with `K`; that of norms and all directions end.
+    The fluctuation of pairs goes on by how far `A K A^T` is correlated with `K`. Norms fluctuate as those of Gaussian
+    channels and as `diag A K A^T` of a head does, which is little where rows of `A` sum to one. All directions end.
 
     `draws` draw heads, as many as are needed: forward until they `are_precise` by the energies so far, backward until
     what the sources have received is steady. Each draw has some heads of some networks,
@@ -140,6 +147,7 @@ class DrawnAttention(DrawnOp):
     )
 
     draws: Any
+    varied: float = 0.0
 
     def forward(self, *inputs: Signal) -> Signal:
         value, energies = inputs[-1], []
@@ -150,8 +158,9 @@ class DrawnAttention(DrawnOp):
             kernel = kernel + made.double() / (matrix.shape[0] * matrix.shape[1])
             average = average + matrix.mean((0, 1)).double()
             energies.append(energy)
-            if self.draws.are_precise(torch.cat(energies)):
+            if self.draws.are_precise(torch.cat(energies).sum(-1)):
                 break
+        self.varied = float(fluctuation_of(torch.cat(energies).flatten(0, 1).double(), 1))
         evidence, sequences, count = EVIDENCE, self.draws.sequences, len(energies)
         for x in inputs:
             evidence = x.evidence.join(evidence)
@@ -160,7 +169,8 @@ class DrawnAttention(DrawnOp):
         average = placed_back(torch.block_diag(*average / count), outputs, values)
         made, ratio = Dense((kernel + kernel.mT) / (2 * count)), self.draws.width / value.width
         inherited = value.fluctuation.pair_inherited * correlation(average, value.kernel, made) ** 2
-        fluctuation = Fluctuation(pair=value.fluctuation.pair * ratio, pair_inherited=inherited * ratio)
+        pair = value.fluctuation.pair * ratio
+        fluctuation = Fluctuation(self.norm_of_groups(1), pair, inherited * ratio)
         return self.carries.signal(
             value, made, average @ value.mean, self.draws.width, evidence, fluctuation=fluctuation
         )
@@ -170,12 +180,26 @@ class DrawnAttention(DrawnOp):
         received, to_value = self.sent(gradient, *inputs)
         assert to_value is not None
         self._sent = None
-        evidence, nothing = gradient.evidence.join(output.evidence), AlongSignal()
-        found = [
-            None if kernel is None else self.carries.gradient(gradient, Dense(kernel), evidence, along_signal=nothing)
-            for kernel in received.kernels
-        ]
+        evidence = gradient.evidence.join(output.evidence).join(self.gradient_evidence(gradient))
+        nothing = AlongSignal()
+        found: list[Gradient | None] = []
+        for number, kernel in enumerate(received.kernels):
+            known = evidence.join(self.drawn_evidence(number))
+            made = (
+                None if kernel is None else self.carries.gradient(gradient, Dense(kernel), known, along_signal=nothing)
+            )
+            found.append(made)
         return (*found, replace(to_value, evidence=evidence))
+
+    def norm_of_groups(self, groups: int) -> float:
+        size = self.draws.width // groups
+        of_heads = self.varied / max(1, size // self.draws.head_width)
+        return size * (1.0 - (1.0 - of_heads) * (1.0 - 2.0 / size))
+
+    def gradient_evidence(self, gradient: Gradient) -> Evidence:
+        """What scales a row of weights moves the output along itself, where a norm above lets nothing through."""
+        across = float(gradient.directions.radial) < ACROSS
+        return Evidence(Status.ASSUMED, SCALED) if self.varied > VARIED and across else EXACT
 
     def _send(self, gradient: Gradient, *inputs: Signal) -> Gradient:
         """Draws until what the sources have received is steady; returns the gradient of the values."""

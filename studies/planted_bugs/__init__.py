@@ -26,9 +26,13 @@ from studies.planted_bugs import third  # noqa: E402
 THIRD_SET = len(BUGS)
 from studies.planted_bugs import fourth  # noqa: E402
 
+FOURTH_SET = len(BUGS)
+from studies.planted_bugs import fifth  # noqa: E402
+
 __all__ = [
     "BUGS",
     "FIRST_SET",
+    "FOURTH_SET",
     "SECOND_SET",
     "THIRD_SET",
     "Bug",
@@ -36,6 +40,7 @@ __all__ = [
     "contrastive",
     "detection",
     "experts",
+    "fifth",
     "fourth",
     "fresh",
     "generative",

@@ -6,6 +6,7 @@
     python -m studies.planted_bugs.judge fresh         # the second held-out set: once
     python -m studies.planted_bugs.judge third         # the third held-out set: once
     python -m studies.planted_bugs.judge fourth        # the fourth held-out set: once
+    python -m studies.planted_bugs.judge fifth         # the fifth held-out set: once
     python -m studies.planted_bugs.judge twins         # what is said of the correct models
 
 *Found*: a problem or warning holds the name it must hold. *Cause*: that finding says the cause. *Fix*: one of those
@@ -34,7 +35,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.losses import objective
-from studies.planted_bugs import BUGS, FIRST_SET, SECOND_SET, THIRD_SET, Bug
+from studies.planted_bugs import BUGS, FIRST_SET, FOURTH_SET, SECOND_SET, THIRD_SET, Bug
 from studies.planted_bugs.case import Setting
 
 STORED = Path("docs/data/planted_bugs.json")
@@ -44,7 +45,8 @@ HALVES = {
     "held_out": lambda number: number <= FIRST_SET and number % 2 == 0,
     "fresh": lambda number: FIRST_SET < number <= SECOND_SET,
     "third": lambda number: SECOND_SET < number <= THIRD_SET,
-    "fourth": lambda number: number > THIRD_SET,
+    "fourth": lambda number: THIRD_SET < number <= FOURTH_SET,
+    "fifth": lambda number: number > FOURTH_SET,
 }
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sigprop.checks.gauges import GAUGES, Gauge
-from sigprop.checks.registry import JUDGED, signal_findings
+from sigprop.checks.registry import JUDGED
 from sigprop.checks.subject import Subject, repair_plan
 from sigprop.checks.suspects import suspects
 from sigprop.checks.thresholds import limit
@@ -80,7 +80,7 @@ def _local(
         twin = subject.edited(change.inits, change.attributes)
         if twin is None:
             continue
-        after = signal_findings(twin)
+        after = twin.signals
         if finding.group not in JUDGED:
             if change.inits and not _names(after) - before:
                 return _arithmetic(subject, finding, change), change, True
@@ -154,7 +154,7 @@ def _together(subject: Subject, taken: dict[str, Init], before: set[str]) -> tup
     if not taken:
         return None, None
     twin = subject.edited(taken)
-    if twin is not None and _names(signal_findings(twin)) - before:
+    if twin is not None and _names(twin.signals) - before:
         return None, None
     return repair_plan(subject.draws, taken), None if twin is None else twin.profile
 
@@ -170,7 +170,7 @@ def _recipe(subject: Subject, left: list[Finding], before: set[str]) -> tuple[st
             subject.notes.append(f"{how}: {str(error).splitlines()[0]}")
             continue
         twin = subject.under(plan)
-        if twin is None or twin.profile is None or _names(signal_findings(twin)) - before:
+        if twin is None or twin.profile is None or _names(twin.signals) - before:
             continue
         rest = sum(_remaining(twin, twin.profile, item) for item in left)
         if rest < 0.5 * start and (best is None or rest < best[0]):

@@ -57,8 +57,3 @@ def check(name: str, group: str, about: str) -> Callable[[Examination], Examinat
 def checks() -> dict[str, Check]:
     """All findings, group by group."""
     return dict(sorted(CHECKS.items(), key=lambda item: (GROUPS.index(item[1].group), item[0])))
-
-
-def signal_findings(subject: Subject) -> list[Finding]:
-    """What is found about signals and gradients."""
-    return [finding for kind in checks().values() if kind.group in JUDGED for finding in kind(subject)]

@@ -18,6 +18,7 @@ from sigprop.checks.ends import End, gradient_ends
 from sigprop.checks.evaluation import Experiment
 from sigprop.checks.influence import Influence, influence
 from sigprop.checks.observation import Activity, Observation, observe
+from sigprop.checks.registry import JUDGED, checks
 from sigprop.checks.streams import Stream, find_streams
 from sigprop.checks.wiring import Wired, wiring
 from sigprop.distributions import build
@@ -28,6 +29,7 @@ from sigprop.plans.application import APPLIED
 from sigprop.results import Init, Profile, SiteRow
 from sigprop.results.parameters import KEEP
 from sigprop.results.profile import streams
+from sigprop.results.report import Finding
 from sigprop.sites import BLOCK_NUMBER, unwrap
 from sigprop.structure import Parameter, Structure, read_structure
 
@@ -69,6 +71,7 @@ class Subject:
         key = tuple((row.name, row.init) for row in plan if row.init != KEEP) + tuple(map(str, plan.scales))
         key += tuple(attributes.items())
         if key not in self._tried:
+            self._let_go()
             try:
                 self._tried[key] = self._under(plan, attributes)
             except (SigpropError, RuntimeError, TypeError) as error:
@@ -92,9 +95,24 @@ class Subject:
         twin.__dict__["structure"] = self.structure
         return twin
 
+    def _let_go(self) -> None:
+        """Only the latest trial keeps weights of its own: of those before stays what was found, or nothing."""
+        for key, twin in list(self._tried.items()):
+            if twin is None or twin.model is self.model:
+                continue
+            if {"signals", "observed"} <= vars(twin).keys():
+                twin.model, twin.evaluation = self.model, self.evaluation
+            else:
+                del self._tried[key]
+
     def edited(self, inits: dict[str, Init], attributes: Mapping[str, float] | None = None) -> Subject | None:
         """The same experiment with some parameters changed."""
         return self.under(repair_plan(self.draws, inits), attributes)
+
+    @cached_property
+    def signals(self) -> list[Finding]:
+        """What is found about signals and gradients."""
+        return [finding for kind in checks().values() if kind.group in JUDGED for finding in kind(self)]
 
     # -- the weights
 

@@ -1,5 +1,8 @@
 """The prescription, applied, makes the measured fault disappear: the model is checked again, on its weights."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -87,3 +90,21 @@ def test_a_fix_is_tried_on_a_copy_of_what_it_changes_alone():
     assert copied[0].weight is model[0].weight
     assert bool((copied[1].weight == 0.5).all())
     assert torch.equal(model[1].weight, before)
+
+
+def test_one_trial_keeps_weights_of_its_own(monkeypatch):
+    """Whatever is tried, and however often: the weights of one trial are in memory."""
+    made, alive = [], []
+    applied = Experiment.applied
+
+    def counted(self, plan):
+        model = applied(self, plan)
+        gc.collect()
+        made.append(weakref.ref(model))
+        alive.append(sum(item() is not None for item in made))
+        return model
+
+    monkeypatch.setattr(Experiment, "applied", counted)
+    check(tanh_mlp(20, gain=3.0), tokens=24)
+    assert len(made) > 2
+    assert max(alive) == 1, alive

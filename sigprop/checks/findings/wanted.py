@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw
 from sigprop.checks.edits import edit, listed
-from sigprop.checks.registry import check, say, signal_findings
+from sigprop.checks.registry import check, say
 from sigprop.checks.statistics import known_factor, sigmas, spelt
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -72,7 +72,7 @@ def _better_than_class(subject: Subject, inits: dict[str, Init]) -> str:
     twin = subject.edited(inits) if subject.evaluation is not None and subject.profile is not None else None
     if twin is None:
         return ""
-    own, theirs = ({item.name for item in signal_findings(each) if item.severity != "note"} for each in (subject, twin))
+    own, theirs = ({item.name for item in each.signals if item.severity != "note"} for each in (subject, twin))
     return ", ".join(sorted(theirs - own)) if own < theirs else ""
 
 

@@ -48,7 +48,6 @@ def compared(placement: str, scaling: str, depth: int, width: int, seeds: range,
     blueprint = scaled_transformer(
         scaling, depth, kind="encoder", norm_placement=placement, width=width,
         heads=width // (127 if width % 64 else 64), tokens=32, vocabulary=256, dropout=0.1, ids=ids, state="dense",
-        attention_method="sampled",
     )  # fmt: skip
     profile = predict_blueprint(blueprint)
 

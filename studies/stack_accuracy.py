@@ -48,7 +48,6 @@ def blueprint_of(case: str, depth: int, dropout: float, ids: torch.Tensor) -> Tr
         dropout=dropout,
         ids=ids,
         state="dense",
-        attention_method="sampled",
         **settings,
     )
 

@@ -76,7 +76,6 @@ class Transformer(RepeatedBlueprint):
     ids: Tensor | None = None
     top: str = "cross_entropy"
     state: str = "auto"
-    attention_method: str = "closed"
 
     def __post_init__(self) -> None:
         for key in ("depth", "width", "heads", "tokens", "vocabulary"):
@@ -177,10 +176,8 @@ class Transformer(RepeatedBlueprint):
     @property
     def is_dense(self) -> bool:
         """Whether the state has all pairs of tokens."""
-        per_token = self.kind != "encoder" or self.attention_method == "sampled"
-        return self.state == "dense" or (
-            self.state == "auto" and (per_token or self.ids is not None or self.positions == "sinusoidal")
-        )
+        per_token = self.kind != "encoder" or self.ids is not None or self.positions == "sinusoidal"
+        return self.state == "dense" or (self.state == "auto" and per_token)
 
     def _stack(self, tape: Tape, x: Node, prefix: str, causal: bool, memory: Node | None = None) -> Node:
         for layer in range(self.depth):
@@ -237,8 +234,6 @@ class Transformer(RepeatedBlueprint):
             groups=self.heads // self.key_value_heads,
             dropout=self.dropout,
             is_causal=causal,
-            method=self.attention_method,
-            seed=depth_of(layer),
         )
         mixed = tape.apply(core, query, key, value, parameters=f"{name}.scores")
         output = self._linear(width, width, variances.output)

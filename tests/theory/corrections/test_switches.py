@@ -19,7 +19,6 @@ STACKS = {
     "resnet": lambda width: ResNet(depth=1, width=width, image=8, norm="layer_norm"),
     "encoder": lambda width: Transformer(width=width, heads=width // 16, **TOKENS),
     "decoder": lambda width: Transformer(width=width, heads=width // 16, kind="decoder", **TOKENS),
-    "sampled heads": lambda width: Transformer(width=width, heads=width // 16, attention_method="sampled", **TOKENS),
     "averaged decoder": lambda width: Transformer(
         width=width, heads=width // 16, kind="decoder", state="exchangeable", **TOKENS
     ),
@@ -48,7 +47,7 @@ def test_without_corrections_no_width_is_left(name):
     assert narrow == pytest.approx(wide, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["mlp with norms", "encoder", "decoder", "averaged decoder", "sampled heads"])
+@pytest.mark.parametrize("name", ["mlp with norms", "encoder", "decoder", "averaged decoder"])
 def test_finite_width_is_what_makes_the_width_count(name):
     narrow, wide = (predicted(STACKS[name](width), ("finite_width",)) for width in WIDTHS)
     assert narrow != pytest.approx(wide, rel=1e-3, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Attention: closed forms against real heads, against the sampled reference, and their stated limits."""
+"""Attention: closed forms against real heads, and their stated limits."""
 
 import math
 from dataclasses import replace
@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from sigprop.blueprints.base import Tape
-from sigprop.errors import UnsupportedError
 from sigprop.theory import Dense, Gradient, exchangeable_gradient, exchangeable_signal
 from sigprop.theory.ops.attention import Attention, DrawnAttention
 from sigprop.theory.ops.linear import Linear
@@ -20,10 +19,10 @@ from tests.theory.ops.monte_carlo import assert_close, draw, moments
 WIDTH, HEAD, TOKENS = 64, 32, 24
 
 
-def predict(r, rg, scores, *, dense=False, sampled=False, causal=False, dropout=0.0, tokens=TOKENS, samples=64):
+def predict(r, rg, scores, *, dense=False, causal=False, dropout=0.0, tokens=TOKENS):
     """State after attention and gradient state at its input, through the four projections' q, k and v."""
     x, g = exchangeable_signal(1.0, r, tokens=tokens, width=WIDTH), exchangeable_gradient(1.0, rg, tokens=tokens)
-    if dense or sampled:
+    if dense:
         x = replace(x, kernel=x.kernel.dense(), mean=torch.zeros(tokens, dtype=torch.float64))
         g = Gradient(g.kernel.dense())
     tape = Tape()
@@ -35,8 +34,6 @@ def predict(r, rg, scores, *, dense=False, sampled=False, causal=False, dropout=
         shared_width=WIDTH,
         dropout=dropout,
         is_causal=causal,
-        method="sampled" if sampled else "closed",
-        samples=samples,
     )
     out = tape.apply(op, *projections, value)
     tape.backward((out, g))
@@ -155,14 +152,6 @@ def test_causal_position_average(scores):
     assert_close(back.values, moments(grad), "backward", slack=0.06)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_sampled_heads_are_the_reference(causal):
-    out, grad = simulate(0.4, 0.3, 1.0, 600, causal=causal)
-    kernel, back = predict(0.4, 0.3, 1.0, causal=causal, sampled=True, samples=256)
-    assert_close(kernel.exchangeable().values, moments(out), "forward", slack=0.03)
-    assert_close(back.exchangeable().values, moments(grad), "backward", slack=0.05)
-
-
 def test_uniform_attention_limits():
     """Vanishing scores: bidirectional `r + (1-r)/L`; causal `r + (1-r) H/L` and gradient `H/L + rg (2 - 2H/L)`."""
     r, rg, length = 0.4, 0.3, 50
@@ -183,13 +172,12 @@ def test_value_gradients_add_up_to_query_gradients(causal):
     """Rows of the attention matrix sum to one, with a mask and without."""
     state = exchangeable_signal(1.0, 0.3, tokens=10, width=32).kernel.dense()
     g = exchangeable_gradient(1.0, 0.4, tokens=10).kernel.dense()
-    for method in ("closed", "sampled"):
-        op = Attention(32, is_causal=causal, method=method)
-        signal = exchangeable_signal(1.0, 0.3, tokens=10, width=32)
-        signal = replace(signal, kernel=state, mean=torch.zeros(10, dtype=torch.float64))
-        out = op.forward(signal, signal, signal)
-        to_value = op.backward(Gradient(g), out, signal, signal, signal)[2]
-        assert float(to_value.kernel.total()) == pytest.approx(float(g.total()), rel=1e-9)
+    op = Attention(32, is_causal=causal)
+    signal = exchangeable_signal(1.0, 0.3, tokens=10, width=32)
+    signal = replace(signal, kernel=state, mean=torch.zeros(10, dtype=torch.float64))
+    out = op.forward(signal, signal, signal)
+    to_value = op.backward(Gradient(g), out, signal, signal, signal)[2]
+    assert float(to_value.kernel.total()) == pytest.approx(float(g.total()), rel=1e-9)
 
 
 def test_grouped_queries_multiply_key_and_value_gradients():
@@ -214,12 +202,6 @@ def test_head_scale():
 def test_large_scores_are_marked_as_assumed():
     signal = exchangeable_signal(3.0, 0.0, tokens=16, width=64)
     assert str(Attention(32).forward(signal, signal, signal).evidence.status) == "assumed"
-
-
-def test_what_needs_a_dense_kernel_is_not_ignored():
-    signal = exchangeable_signal(1.0, 0.0, tokens=16, width=64)
-    with pytest.raises(UnsupportedError, match="dense token kernel"):
-        Attention(32, method="sampled").forward(signal, signal, signal)
 
 
 def test_dense_kernels_keep_their_type_and_symmetry():

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from sigprop.theory.drawing import DTYPE, drawn_signs, root_of, unit_kernel, unit_slope
 from sigprop.theory.kernels import Dense, Kernel
-from sigprop.theory.ops.attention.sampled import EVIDENCE
 from sigprop.theory.ops.drawn import DrawnOp, fluctuation_of
 from sigprop.theory.ops.gain import ACROSS, FEW_NUMBERS
 from sigprop.theory.states import (
@@ -33,6 +32,7 @@ from sigprop.theory.states import (
     ended,
 )
 
+EVIDENCE = Evidence(Status.SAMPLED, "attention heads sampled from the token kernel")
 VARIED = 0.1
 """`1 - 1/(E n E 1/n)` of the squared norms `n` of a head's output, from which on a norm of it is no norm of Gaussian
 numbers."""
@@ -128,7 +128,7 @@ class DrawnAttention(DrawnOp):
 
     The inputs are the sources of `A`, then `v`. Where several heads read one value, what they send to it along it
     is correlated. Exact up to the error of the draws, with what finite width makes of them: queries, keys and values of
-    one input fluctuate with it. `Attention` with sampled heads draws queries and keys from their states instead.
+    one input fluctuate with it.
 
     The fluctuation of pairs goes on by how far `A K A^T` is correlated with `K`. Norms fluctuate as those of Gaussian
     channels and as `diag A K A^T` of a head does, which is little where rows of `A` sum to one. All directions end.

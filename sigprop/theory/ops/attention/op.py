@@ -1,4 +1,4 @@
-"""The attention op: hyperparameters, choice of method, and what the backward pass reuses."""
+"""The attention op: hyperparameters, and what the backward pass reuses."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from sigprop.errors import UnsupportedError, require
+from sigprop.errors import require
 from sigprop.theory.corrections.finite_width import of_one_input
 from sigprop.theory.kernels import Exchangeable
-from sigprop.theory.ops.attention import dense, exchangeable, sampled
+from sigprop.theory.ops.attention import dense, exchangeable
 from sigprop.theory.ops.base import Op, joined_evidence
 from sigprop.theory.states import Carries, Evidence, Gradient, Signal, Status, ended
 
@@ -31,11 +31,11 @@ class Attention(Op):
     Backward  `G_v = E[A^T G_o A]`; `G_s = E[J (G_o * K_v) J]` of the scores, with `J = diag(A) - A A^T` row by row, and
               `G_q = scale^2 d_k G_s K_k`, `G_k = scale^2 d_k G_s^T K_q`
 
-    The averages over weights in closed form, fitted where no sum is known, or over drawn heads, exact in their limit:
-    see the three files beside (dslm B.8, corrected and extended). `head_width` channels enter each score. `scale`
-    defaults to `1/sqrt(head_width)`. `shared_width` is the width of the input from which keys and values were both made
-    (infinite if they were not): it sets corrections of order 1/width. `groups` query heads share one key/value head.
-    `dropout` acts on the attention weights.
+    The averages over weights in closed form, fitted where no sum is known: see the two files beside (dslm B.8,
+    corrected and extended). `head_width` channels enter each score. `scale` defaults to `1/sqrt(head_width)`.
+    `shared_width` is the width of the input from which keys and values were both made (infinite if they were not): it
+    sets corrections of order 1/width. `groups` query heads share one key/value head. `dropout` acts on the attention
+    weights.
     """
 
     carries = Carries(
@@ -52,12 +52,8 @@ class Attention(Op):
     groups: int = 1
     dropout: Tensor | float = 0.0
     is_causal: bool = False
-    method: str = "closed"
-    samples: int = 32
-    seed: int = 0
 
     def __post_init__(self):
-        require(self.method in ("closed", "sampled"), "method", self.method, "'closed' or 'sampled'")
         require(self.head_width >= 1, "head_width", self.head_width, "at least 1")
 
     @property
@@ -79,11 +75,7 @@ class Attention(Op):
         return of_one_input(self.shared_width)
 
     def _rule(self, query: Signal) -> Any:
-        if isinstance(query.kernel, Exchangeable):
-            if self.method == "sampled":
-                raise UnsupportedError("attention with sampled heads needs a dense token kernel")
-            return exchangeable
-        return sampled if self.method == "sampled" else dense
+        return exchangeable if isinstance(query.kernel, Exchangeable) else dense
 
     def forward(self, *inputs: Signal) -> AttentionSignal:
         query, key, value = inputs

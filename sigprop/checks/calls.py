@@ -111,7 +111,8 @@ class Calls:
     times sqrt(fan_in), and their names. `blind`: queries whose scores are all -inf; `unseen`: sequences of which no
     key may be seen; `bounded`: what takes logits and is given what a function has bounded already: place, reader,
     that function; `unlikely`: losses of logarithms of probabilities that sum to another number than one; `broadcast`:
-    losses whose output and target have unlike shapes. `future`: attentions that see nothing but what comes after.
+    losses whose output and target have unlike shapes; `unreached`: losses whose output an activation bounds: place,
+    activation, share of the targets beyond its bounds. `future`: attentions that see nothing but what comes after.
     """
 
     activity: dict[str, Activity] = field(default_factory=dict)
@@ -131,5 +132,6 @@ class Calls:
     bounded: list[tuple[str, str, str]] = field(default_factory=list)
     unlikely: list[tuple[str, str, float]] = field(default_factory=list)
     broadcast: list[tuple[str, tuple, tuple]] = field(default_factory=list)
+    unreached: list[tuple[str, str, float]] = field(default_factory=list)
     unseen: dict[str, int] = field(default_factory=dict)
     future: list[str] = field(default_factory=list)

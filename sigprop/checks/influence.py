@@ -49,7 +49,8 @@ class Influence:
     examples' outputs that one example changes; `seen`: share of earlier outputs that later places change, where these
     are wanted; `where` and `function`: the first to do so. `late`: all places from this one on change nothing;
     `forgotten`: all before this one; 0 for none. `silent`: rows of the output that no input changes, of how many.
-    `causal`: later places change nothing earlier."""
+    `causal`: later places change nothing earlier. `orderless`: a place that can be exchanged with the next, and only
+    their outputs are. `hidden`: a mask, and the share of the rest that changes with the tokens that it hides."""
 
     constant: str = ""
     idle: tuple[tuple[str, str], ...] = ()
@@ -61,6 +62,8 @@ class Influence:
     forgotten: int = 0
     silent: tuple[int, int] = (0, 0)
     causal: bool = False
+    orderless: int = 0
+    hidden: tuple[str, float] = ("", 0.0)
 
 
 def influence(model: nn.Module, batch: Any, found: Observation, loss: LossChoice) -> Influence:
@@ -182,7 +185,52 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
         mixed = mixed if place and (not meets or function in ALONG) else 0.0
     forgotten = past if past and shown and float(end.max()) <= EXACT else 0
     late, silent, causal = half if late else 0, _silent(found, count), along and earlier <= EXACT
-    return Influence("", idle, mixed, seen, where, function, late, forgotten, silent, causal)
+    orderless = _orderless(model, batch, first, rows) if ids and along and shown and earlier > EXACT else 0
+    hidden = _hidden(model, batch, rows, first) if ids and not shown else ("", 0.0)
+    return Influence("", idle, mixed, seen, where, function, late, forgotten, silent, causal, orderless, hidden)
+
+
+def _moved(before: Tensor, after: Tensor | None) -> float:
+    if after is None or after.shape != before.shape:
+        return 0.0
+    return float((after - before).square().mean()) / (float(before.square().mean()) or 1.0)
+
+
+def _orderless(model: nn.Module, batch: Any, ids: Tensor, rows: Tensor) -> int:
+    """The place of two neighbours that are exchanged, where that exchanges their outputs and changes no other."""
+    half = ids.shape[1] // 2
+    place = next((i for i in range(half, ids.shape[1] - 1) if ids[0, i] != ids[0, i + 1]), 0)
+    order = torch.arange(ids.shape[1])
+    order[place], order[place + 1] = place + 1, place
+    if not place:
+        return 0
+    names = [name for name, item in tensors_in(batch) if item is ids]
+    changed = _replaced(batch, dict.fromkeys(names, lambda item: torch.cat([item[:1, order], item[1:]])))
+    after = _by_example(_passed(model, changed), len(ids), ids.shape[1])
+    same = after is not None and _moved(rows[:1, order], after[:1]) < EXACT < _moved(rows[:1], after[:1])
+    return place if same else 0
+
+
+def _hidden(model: nn.Module, batch: Any, rows: Tensor, ids: Tensor) -> tuple[str, float]:
+    """Tokens at the places that a mask hides are others; its name tells which these are, else neither may be."""
+    inputs = [name for name, item in tensors_in(batch) if item is ids]
+    for name, mask in tensors_in(batch):
+        if "mask" not in name or mask.shape != ids.shape or len(mask.unique()) != 2:
+            continue
+        low = mask == mask.min()
+        sides = [low] if "attention" in name else [~low] if "padding" in name else [low, ~low]
+        shares = []
+        for side in sides:
+            changed = _replaced(
+                batch, dict.fromkeys(inputs, lambda item, side=side: item.where(~side, other_values(item)))
+            )
+            after = _by_example(_passed(model, changed), len(ids), ids.shape[1])
+            along = after is not None and after.shape[1] == ids.shape[1] and after.dim() > 2
+            kept = ~side if along else torch.ones(len(ids), dtype=torch.bool)
+            shares.append(0.0 if after is None else _moved(rows[kept], after[kept]))
+        if min(shares) > limit("leak"):
+            return name.strip("[]"), min(shares)
+    return "", 0.0
 
 
 def _next_wanted(batch: Any, ids: Tensor) -> bool:

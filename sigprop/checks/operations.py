@@ -22,6 +22,9 @@ FEWEST = 16
 """Positions below which a unit that is always zero says nothing."""
 LIKELY = 0.1
 """Of the logarithm of the sum of probabilities: label smoothing and rounding leave 1e-3."""
+BOUNDS = {"sigmoid": (0.0, 1.0), "softmax": (0.0, 1.0), "tanh": (-1.0, 1.0), "relu": (0.0, math.inf)}
+BEYOND = 0.1
+"""Share of targets outside the range of an activation, above that of rounding and of few outliers."""
 MASKED = 80.0
 """Below the largest logit: what is farther down is masked, or might as well be (exp(-80) = 2e-35)."""
 
@@ -297,7 +300,10 @@ class CallWatch(TorchFunctionMode):
     def likely(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         """What takes the logarithms of probabilities: over the classes these sum to one."""
         given = (args[0] if args else next(iter(kwargs.values()))).detach()
-        sums = given.logsumexp(-1 if func is F.ctc_loss or given.dim() < 2 else 1)
+        sums = given.logsumexp(1 if func is F.nll_loss and given.dim() > 1 else -1)
+        target = kwargs.get("target", args[1] if len(args) > 1 else None)
+        if func is F.kl_div and (target is None or kwargs.get("log_target") or not _sums_to_one(target.detach())):
+            return
         if float(sums.abs().max()) > LIKELY:
             self.found.unlikely.append((name, func.__name__, float(sums.exp().median())))
 
@@ -322,8 +328,14 @@ class CallWatch(TorchFunctionMode):
         self.judged.append(made)
         if torch.broadcast_shapes(made.shape, wanted.shape).numel() > max(made.numel(), wanted.numel()):
             self.found.broadcast.append((name, tuple(made.shape), tuple(wanted.shape)))
+        maker = self._squashed.get(made)
         if func is F.binary_cross_entropy_with_logits:
             self._judged(name, "binary_cross_entropy_with_logits", made)
+        elif maker is not None and kind == "regression":
+            low, high = BOUNDS[maker]
+            outside = float(((wanted < low) | (wanted > high)).double().mean())
+            if outside > BEYOND:
+                self.found.unreached.append((name, maker, outside))
         source, size = self._sources.get(made), float(wanted.detach().double().square().mean()) ** 0.5
         self.found.losses.append(LossCall(name, kind, 1, value, chance, variance, wanted=size, source=source))
 
@@ -454,7 +466,7 @@ KINDS: dict[Any, tuple[Any, ...]] = {
         Tensor.tanh,
     ),
     CallWatch.hardened: (F.log_softmax, torch.log_softmax, Tensor.log_softmax),
-    CallWatch.likely: (F.nll_loss, F.ctc_loss),
+    CallWatch.likely: (F.nll_loss, F.ctc_loss, F.kl_div),
     CallWatch.viewed: (
         *(Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.squeeze, Tensor.transpose, Tensor.permute),
         *(Tensor.__getitem__, torch.flatten, torch.squeeze, torch.reshape),

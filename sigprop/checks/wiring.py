@@ -23,6 +23,8 @@ from sigprop.losses import LossChoice, objective, white_noise
 from sigprop.measurement.batch import call, send_back
 from sigprop.measurement.guard import untouched
 
+LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
+LOSSES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.cross_entropy, F.binary_cross_entropy_with_logits)
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 CARRIES = (*RESHAPES, F.dropout, torch.dropout, Tensor.flatten, Tensor.contiguous, Tensor.unsqueeze, Tensor.squeeze)
 """Functions behind which a linear map is linear still, entry by entry."""
@@ -30,6 +32,8 @@ LOW = (torch.float16, torch.bfloat16)
 QUARTER_TURN = math.pi / 2
 FEWEST = 4
 """Rows and columns below which sines are not codes of positions or steps."""
+ROUNDING = 1e-6
+"""Of the largest gradient: what rounding leaves where the gradient is zero."""
 UNREAD = 0.2
 """Share of the places of an input that are left out by no rounding of sizes."""
 MEANT = re.compile(r"shar|tie|univers|loop|recur|reus", re.IGNORECASE)
@@ -43,7 +47,8 @@ class Wired:
     modules that run and whose output nothing reads. `rounded`: where whole numbers become equal in a low precision, and
     that. `slow`: where sines read numbers that span less than a quarter turn, and how much. `idle_rows`: of a matrix
     the first and the last of adjacent rows without a gradient. `unread`: share of an input's entries that nothing
-    depends on. `reused`: modules that stand at several places of a list, one visit reading what another made."""
+    depends on. `moving`: losses whose targets have a gradient, as their outputs do, by place. `reused`: modules that
+    stand at several places of a list, one visit reading what another made."""
 
     turned: list[tuple[str, tuple, tuple]] = field(default_factory=list)
     unbroken: list[tuple[str, str]] = field(default_factory=list)
@@ -53,6 +58,7 @@ class Wired:
     slow: dict[str, float] = field(default_factory=dict)
     idle_rows: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     unread: dict[str, float] = field(default_factory=dict)
+    moving: dict[str, str] = field(default_factory=dict)
     reused: list[list[str]] = field(default_factory=list)
 
 
@@ -80,9 +86,11 @@ def _wired(model: nn.Module, batch: Any, loss: LossChoice, with_inputs: bool) ->
     found.reused = watch.chained()
     found.unbroken = [(item.site, item.reader) for item in watch.linears if item.reader and item.readers == 1]
     send_back(model, aim.tensor, white_noise(aim.tensor) if aim.is_noise else None)
-    for name, item in model.named_parameters():
-        if item.grad is not None and id(item) in watch.multiplied:
-            found.idle_rows |= _idle_rows(name, item.grad)
+    grads = {name: item.grad for name, item in model.named_parameters() if id(item) in watch.multiplied}
+    largest = max((float(item.abs().max()) for item in grads.values() if item is not None), default=0.0)
+    for name, item in grads.items():
+        if item is not None and float(item.abs().max()) > ROUNDING * largest:
+            found.idle_rows |= _idle_rows(name, item)
     if not watch.drawing:
         found.unread = {name: share for name, item in inputs.items() if (share := _unread(item)) > UNREAD}
     return found
@@ -139,6 +147,7 @@ class WireWatch(TorchFunctionMode):
         self.linears: list[LinearCall] = []
         self.drawing = False
         self._linear: Any = WeakTensorKeyDictionary()
+        self._makers: Any = WeakTensorKeyDictionary()
         self._outputs: Any = WeakTensorKeyDictionary()
         self._unread: dict[str, int] = {}
         self._visits: dict[str, list[tuple[Any, Any]]] = {}
@@ -211,12 +220,27 @@ class WireWatch(TorchFunctionMode):
             if isinstance(item, nn.Parameter) and item.requires_grad and site != "loss":
                 if id(item) not in self.registered:
                     self.found.strangers.setdefault(site, tuple(item.shape))
-                elif func in (F.linear, F.conv1d, F.conv2d, F.conv3d) and item.dim() > 1:
+                elif func in LAYERS and item.dim() > 1:
                     self.multiplied.add(id(item))
+        if func in LOSSES and len(given) > 1 and self._are_trained(*given[:2]):
+            self.found.moving[site] = name
+        learned = any(isinstance(item, nn.Parameter) for item in given)
+        maker = site if learned else next((self._makers[item] for item in given if item in self._makers), "")
+        for _, item in tensors_in(output) if maker else ():
+            self._makers[item] = maker
         if isinstance(output, Tensor):
             self._follow_linear(site, func, given, output)
             self._look(site, name, func, given, output)
         return output
+
+    def _are_trained(self, output: Tensor, target: Tensor) -> bool:
+        """Whether both have a gradient from parameters, each its own way."""
+        first, second = self._maker(output), self._maker(target)
+        return output.requires_grad and target.requires_grad and "" not in (first[0], second[0]) and first != second
+
+    def _maker(self, item: Tensor) -> tuple[str, str]:
+        """Where parameters made it last, and the last function: what is alike in both moves together on purpose."""
+        return self._makers.get(item, ""), type(item.grad_fn).__name__
 
     def _follow_linear(self, site: str, func: Any, given: list[Tensor], output: Tensor) -> None:
         before = self._linear.get(given[0]) if given else None
@@ -237,9 +261,9 @@ class WireWatch(TorchFunctionMode):
     def _look(self, site: str, name: str, func: Any, given: list[Tensor], output: Tensor) -> None:
         if func in RESHAPES and is_turned(tuple(given[0].shape), tuple(output.shape)):
             self.found.turned.append((site, tuple(given[0].shape), tuple(output.shape)))
-        if output.dtype in LOW and output.dim() and not output.requires_grad and _merges(name, given, output):
+        if output.dtype in LOW and output.dim() and output not in self._makers and _merges(name, given, output):
             self.found.rounded.setdefault(site, output.dtype)
-        if name in ("sin", "cos") and output.dim() > 1 and not output.requires_grad:
+        if name in ("sin", "cos") and output.dim() > 1 and output not in self._makers:
             rows = given[0].detach().double().flatten(0, -2)
             span = float((rows.amax(0) - rows.amin(0)).max())
             if len(rows.unique(dim=0)) >= FEWEST <= rows.shape[1] and span < QUARTER_TURN:

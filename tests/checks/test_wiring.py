@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from sigprop.checks.wiring import is_turned
 from tests.checks.test_answers import answered
-from tests.checks.test_operations import IDS, X
+from tests.checks.test_operations import IDS, Made, X
 
 WIDTH, SHAPES = 16, ((4, 12, 16), (4, 3, 16, 16))
 SIGNAL, IMAGES = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in SHAPES)
@@ -196,3 +196,93 @@ def test_a_std_that_was_given_as_the_mean_is_told_with_its_line():
     assert "mean 0.1" in normal(mean=0.1)["nonzero_mean"].title
     assert "nonzero_mean" not in normal(std=0.1)
     assert "nonzero_mean" not in normal(std=1.0)
+
+
+def given(wrong):
+    """A loss of what a small network makes, and of what is wrong with it."""
+
+    def forward(h, e):
+        made, target = h[:, :4], X[:, :4]
+        if wrong == "range":
+            return F.mse_loss(made.tanh(), 3 * target)
+        if wrong == "moving":
+            return F.mse_loss(made, 0.9 * h[:, 4:8].relu() + target)
+        if wrong == "alike":
+            return F.mse_loss(made, h[:, 4:8])
+        if wrong == "kl":
+            return F.kl_div(made.softmax(-1), target.softmax(-1), reduction="batchmean")
+        labels = torch.arange(len(h)) % 4
+        return -F.cross_entropy(made, labels) if wrong == "sign" else F.cross_entropy(made, labels)
+
+    return Made(forward)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "title"),
+    [
+        ("range", "beyond what the tanh before it can make"),
+        ("moving", "the targets of `mse_loss` in (model) have a gradient"),
+        ("kl", "`kl_div` in (model) takes logarithms"),
+        ("sign", "the negative of the cross entropy"),
+        ("alike", ""),
+        ("", ""),
+    ],
+)
+def test_what_a_loss_does_not_take_is_told(wrong, title):
+    torch.manual_seed(0)
+    found = answered(given(wrong), X)
+    assert ("loss_inputs" in found) == bool(title)
+    assert not title or title in found["loss_inputs"].title
+
+
+class Padded(nn.Module):
+    """One attention over ids, read as an average."""
+
+    def __init__(self, wrong: str = ""):
+        super().__init__()
+        self.emb, self.places, self.qkv = nn.Embedding(32, WIDTH), nn.Embedding(12, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.out, self.wrong = nn.Linear(WIDTH, 4), wrong
+
+    def forward(self, ids, attention_mask):
+        places = torch.arange(ids.shape[1]) * (self.wrong != "places")
+        x = self.emb(ids) + self.places(places)
+        query, key, value = self.qkv(x).chunk(3, -1)
+        mask = None if self.wrong == "mask" else attention_mask[:, None].bool()
+        return self.out(x + F.scaled_dot_product_attention(query, key, value, mask))
+
+
+def test_masks_that_hide_nothing_and_positions_that_make_no_difference_are_told():
+    def told(wrong, mask):
+        torch.manual_seed(0)
+        return answered(Padded(wrong), {"ids": IDS, "attention_mask": mask})
+
+    mask = torch.ones_like(IDS)
+    mask[0, 8:] = mask[1, 5:] = 0
+    assert "attention_mask hides change" in told("mask", mask)["wrong_influence"].title
+    assert "wrong_influence" not in told("", mask)
+    torch.manual_seed(0)
+    without = answered(Everywhere("places"), IDS)
+    assert "positions make no difference" in without["no_influence"].title
+    assert "no_influence" not in answered(Everywhere(), IDS)
+
+
+class Everywhere(Padded):
+    """The same where nothing is hidden."""
+
+    def forward(self, ids):
+        return super().forward(ids, torch.ones_like(ids))
+
+
+def test_examples_that_mix_before_two_signals_meet_are_told():
+    class Pairs(nn.Module):
+        def __init__(self, axis):
+            super().__init__()
+            self.image, self.text, self.axis = nn.Linear(16, 8), nn.Linear(16, 8), axis
+
+        def forward(self, x):
+            first, second = (F.normalize(tower(x), dim=self.axis) for tower in (self.image, self.text))
+            return F.cross_entropy(10 * first @ second.T, torch.arange(len(x)))
+
+    torch.manual_seed(0)
+    assert "axis of the batch" in answered(Pairs(0), X)["wrong_influence"].cause
+    assert "wrong_influence" not in answered(Pairs(-1), X)

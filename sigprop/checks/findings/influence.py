@@ -51,6 +51,13 @@ def no_influence(subject: Subject) -> Iterator[Finding]:
             "16 steps, and so is its gradient.",
             "initialize the recurrent matrix orthogonal (torch.nn.init.orthogonal_), and forget gates open",
         )
+    if seen.orderless:
+        yield _told(
+            f"positions make no difference: tokens {seen.orderless} and {seen.orderless + 1} can be exchanged",
+            "The two were exchanged, their outputs were exchanged with them, and no other changed: no code of "
+            "positions reaches the signal (none is added, or all are the same), and a sequence is read as a set.",
+            "add a table or sines of positions to the embedding, or turn queries and keys by them (rotary)",
+        )
     silent, rows = seen.silent
     if silent:
         yield _told(
@@ -82,6 +89,15 @@ def wrong_influence(subject: Subject) -> Iterator[Finding]:
             "hide later positions there: a causal mask in every attention, and nothing along the axis of positions",
             seen.seen,
             (seen.where,),
+        )
+    mask, share = seen.hidden
+    if mask:
+        yield _told(
+            f"tokens that {mask} hides change the outputs of those that it shows",
+            f"They were replaced, and the rest changed by {share:.2g} of its mean square: the mask does not reach the "
+            "attention (or the average) that padding should be kept out of, or is inverted.",
+            f"give {mask} to every attention and pooling, with True (or 1) for what each of them takes it for",
+            share,
         )
     copies = [item for item in subject.observed.losses if item.copies]
     if copies and seen.causal and not subject.made_up:

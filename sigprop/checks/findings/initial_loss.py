@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sigprop.checks.calls import LossCall, MadeBy
 from sigprop.checks.gauges import logit_variance
@@ -34,7 +35,7 @@ BOUNDED = {
 
 @check("loss_inputs", "output", "a loss (or softmax) that is given what it does not take")
 def loss_inputs(subject: Subject) -> Iterator[Finding]:
-    """Logits that are bounded before; probabilities that do not sum to one; shapes that are broadcast."""
+    """What a loss is given beside what it takes: logits, probabilities, shapes, ranges, targets, signs."""
     seen = subject.observed
     for site, reader, maker in seen.bounded[:1]:
         yield _given(
@@ -59,6 +60,35 @@ def loss_inputs(subject: Subject) -> Iterator[Finding]:
             "give both one shape (`squeeze(-1)` the output, or `unsqueeze(-1)` the targets)",
             [name for name, *_ in seen.broadcast],
         )
+
+    for site, maker, share in seen.unreached[:1]:
+        yield _given(
+            f"{share:.0%} of the targets of the loss in {site} lie beyond what the {maker} before it can make",
+            f"The output passes a {maker} and stays within its bounds, so that no training reaches these targets: the "
+            "activation saturates towards them.",
+            f"leave out the {maker}, or normalize the targets to its range",
+            [name for name, *_ in seen.unreached],
+        )
+    for site, name in list(subject.wiring.moving.items())[:1]:
+        yield replace(
+            _given(
+                f"the targets of `{name}` in {site} have a gradient as well as the outputs",
+                "Both sides of the loss are trained towards one another: the target moves with the output (a bootstrap "
+                "or teacher that is not detached), and both may collapse.",
+                "detach the target (`target.detach()`, or make it under torch.no_grad())",
+                list(subject.wiring.moving),
+            ),
+            severity="warning",
+        )
+    total = subject.measured.meta.get("loss_value") if subject.measured is not None else None
+    for item in seen.losses:
+        if item.kind == "cross_entropy" and isinstance(total, float) and abs(total + item.value) < 1e-3 * item.value:
+            yield _given(
+                f"the loss is the negative of the cross entropy in {item.site}",
+                "Its sign is turned: training makes the right classes less likely, and the loss falls without bound.",
+                "leave out the minus: minimize the cross entropy itself",
+                [item.site],
+            )
 
 
 def _given(title: str, cause: str, fix: str, sites: list[str]) -> Finding:

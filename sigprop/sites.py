@@ -62,6 +62,11 @@ def plain_name(name: str) -> str:
     return name
 
 
+def pattern(name: str) -> str:
+    """The name with every number as `*`."""
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
 def unwrap(model: nn.Module) -> nn.Module:
     """The module inside DataParallel or DistributedDataParallel; any other model as it is."""
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):

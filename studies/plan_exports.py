@@ -26,7 +26,8 @@ import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.models import build
 from sigprop.plans import Plan
-from sigprop.plans.export.targets import pattern
+from sigprop.plans.application import size_differs
+from sigprop.sites import pattern
 from studies.stored import write
 
 LR, DECAY = 1e-3, 0.1
@@ -95,13 +96,7 @@ def run_python(model: nn.Module, plan: Plan, module: ModuleType) -> str:
 
 
 def same_distribution(values: torch.Tensor, row: Any) -> bool:
-    """Root mean square within five standard errors; constants exactly."""
-    if row.init.kind == "constant":
-        return bool((values == row.init.value).all())
-    if row.init.kind not in ("normal", "truncated", "uniform", "orthogonal"):
-        return True
-    size = float(values.double().square().mean().sqrt())
-    return abs(size / row.init.std - 1) < 5 / math.sqrt(2 * values.numel()) + 1e-3 if row.init.std else size == 0
+    return not size_differs(row, values)
 
 
 def run_torchtitan(model: nn.Module, plan: Plan, module: ModuleType) -> str:

@@ -172,11 +172,11 @@ def verify_plan(plan: Plan, model: nn.Module, sizes: bool = False) -> list[str]:
         if hooks.is_hooked(row) and row.name not in installed
     ]
     if sizes:
-        lacking += [told for row, parameter in pairs if (told := _size_differs(row, parameter))]
+        lacking += [told for row, parameter in pairs if (told := size_differs(row, parameter))]
     return lacking
 
 
-def _size_differs(row: ParameterPlan, parameter: nn.Parameter) -> str:
+def size_differs(row: ParameterPlan, parameter: Tensor) -> str:
     """Constants exactly; root mean squares of random entries within five standard errors."""
     values = parameter.detach().double()
     if row.init.kind == "constant":

@@ -13,6 +13,7 @@ from sigprop.grid import clean, counted, number
 from sigprop.report.svg import Line, chart
 from sigprop.results.files import write_whole
 from sigprop.results.report import Curve, Report
+from sigprop.sites import pattern
 
 CHARTS = (
     ("variance", "variance of the stream", True),
@@ -70,8 +71,7 @@ def _plan_lines(report: Report) -> list[tuple[str, str]]:
         return []
     lines: dict[tuple[str, str], int] = {}
     for row in report.plan.parameters:
-        name = ".".join("*" if part.isdigit() else part for part in row.name.split("."))
-        key = (name, row.init.kind if row.init.kind != "keep" or row.init.value == 1.0 else "rescale")
+        key = (pattern(row.name), row.init.kind if row.init.kind != "keep" or row.init.value == 1.0 else "rescale")
         lines[key] = lines.get(key, 0) + 1
     return [(f"{name} ({count})" if count > 1 else name, kind) for (name, kind), count in lines.items()][:200]
 

@@ -97,7 +97,7 @@ def blocks(profile: Profile) -> list[SiteRow]:
     return [row for rows in streams(profile.sites).values() for row in rows]
 
 
-def profile_figure(profiles: Mapping[str, Profile], path: str | Path | None, title: str = "") -> Figure:
+def profile_figure(profiles: Mapping[str, Profile], path: str | Path | None) -> Figure:
     """Four panels over depth, one line per profile; measured profiles (with errors) as points."""
     figure, axes = blank(4)
     for axis, (column, text, logarithmic) in zip(axes, PROFILE_PANELS, strict=True):
@@ -108,7 +108,7 @@ def profile_figure(profiles: Mapping[str, Profile], path: str | Path | None, tit
             widen(axis)
         else:
             axis.set_ylim(-0.03, 1.03)
-    return finish(figure, title or _title(profiles), path, most=4)
+    return finish(figure, _title(profiles), path, most=4)
 
 
 def _draw(axis: Axes, rows: list[SiteRow], column: str, name: str, colour: str) -> None:

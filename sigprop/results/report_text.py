@@ -37,9 +37,9 @@ def report_text(report: Report, verbose: bool = False, width: int = WIDTH) -> st
     return "\n".join(lines).rstrip()
 
 
-def sparkline(values: Sequence[float], logarithmic: bool = False, size: int = SPARKS) -> str:
+def sparkline(values: Sequence[float], logarithmic: bool = False) -> str:
     """Values by depth as bars; what is not finite is a question mark."""
-    shown = thinned(list(values), size)
+    shown = thinned(values, SPARKS)
     scaled = [math.log(value) if logarithmic and value > 0 else value for value in shown]
     scaled = [math.nan if logarithmic and not value > 0 else item for value, item in zip(shown, scaled, strict=True)]
     finite = [value for value in scaled if math.isfinite(value)]

@@ -16,6 +16,7 @@ from sigprop.capture.rules.attention import attention_weights
 from sigprop.graph.evaluate import Evaluation
 
 FUSED = "scaled_dot_product_attention"
+ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 DROPOUT = 4
 """Place of the dropout among the arguments of `attention_weights`."""
 
@@ -48,12 +49,17 @@ class FoundAttention:
         heads = heads_of(self.item.node.op)
         if heads is not None:
             return replay(heads.weight)
-        call = self.item.call
-        assert call is not None
-        named = dict(zip(("attn_mask", "dropout_p", "is_causal", "scale"), call.args[3:], strict=False)) | call.kwargs
+        named = given_to(self.item)
         query, key = (replay(field) for field in self.scores)
         mask, causal, scale = (named.get(name) for name in ("attn_mask", "is_causal", "scale"))
         return attention_weights(query, key, query.shape[-3] // key.shape[-3], mask, 0.0, bool(causal), scale)
+
+
+def given_to(item: Field) -> dict[str, Any]:
+    """The arguments of a fused attention by name."""
+    call = item.call
+    assert call is not None
+    return dict(zip(ARGUMENTS, call.args, strict=False)) | call.kwargs
 
 
 def attention_at(item: Field) -> FoundAttention | None:
@@ -62,8 +68,7 @@ def attention_at(item: Field) -> FoundAttention | None:
     if heads is not None and len(item.inputs) == 2:
         return FoundAttention(item, (heads.weight,), heads.value)
     if item.call is not None and item.call.name == FUSED:
-        named = dict(zip(("query", "key", "value"), item.call.args, strict=False)) | item.call.kwargs
-        fields = [named[name] for name in ("query", "key", "value")]
+        fields = [given_to(item)[name] for name in ARGUMENTS[:3]]
         if all(isinstance(field, Field) for field in fields):
             return FoundAttention(item, (fields[0], fields[1]), fields[2])
     return None

@@ -10,7 +10,7 @@ from torch import Tensor
 from sigprop.capture.functions import MOVES
 from sigprop.capture.record import Field, Weight, leaves
 from sigprop.capture.roles import CONTRACTIONS
-from sigprop.structure.attention import FUSED, attention_at
+from sigprop.structure.attention import FUSED, attention_at, given_to
 from sigprop.structure.residual import CARRIED, SCALINGS, SUMS, core, factor
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ STEPS, SCALED_STEPS = 40, 4
 MASKED = 1e4
 WITH_FACTORS = 4
 """Arguments of `beta * input + alpha * product`, as `baddbmm` is recorded."""
-ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 GATHERED = ("index_add", "scatter_add")
 
 
@@ -122,7 +121,7 @@ def find_scores(graph: Tensors) -> tuple[Scores, ...]:
             continue
         biased = False
         if item.call.name == FUSED:
-            given = dict(zip(ARGUMENTS, item.call.args, strict=False)) | item.call.kwargs
+            given = given_to(item)
             query, key, scale = given["query"], given["key"], given.get("scale")
             scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         else:

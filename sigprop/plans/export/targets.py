@@ -16,6 +16,7 @@ from sigprop.plans.rows import ParameterPlan
 from sigprop.registry import Registry
 from sigprop.results.files import write_whole
 from sigprop.results.parameters import VECTORS, Init
+from sigprop.sites import pattern
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
@@ -59,11 +60,6 @@ def export_plan(plan: Plan, target: str, path: str | Path | None = None) -> Expo
     if path is not None:
         write_whole(Path(path), text)
     return Export(target, text, tuple(missing))
-
-
-def pattern(name: str) -> str:
-    """The name with every number as `*`."""
-    return re.sub(r"(?:(?<=\.)|^)\d+(?=\.|$)", "*", name)
 
 
 def folded(plan: Plan, value: Any) -> dict[str, tuple[Any, ParameterPlan]]:

@@ -11,9 +11,9 @@ from sigprop.plans.export.targets import (
     decayed_settings,
     folded,
     forward_rows,
-    pattern,
     spelled,
 )
+from sigprop.sites import pattern
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan

@@ -79,11 +79,12 @@ def kept_row(item: Parameter) -> ParameterPlan:
 def scale_rows(
     plan: Plan, factors: Mapping[str, float], why: str = "", shifts: Mapping[str, float] | None = None
 ) -> Plan:
-    """The plan with the initializations of some parameters multiplied, by name; `shifts` as in `times`."""
+    """The plan with the initializations of some parameters multiplied, by name; `shifts` as in `times`, `why` may have
+    a place for the factor."""
     rows = []
     for row in plan.parameters:
         number = factors.get(row.name, 1.0)
-        text = row.why if number == 1.0 or not why else f"{row.why}, {why}"
+        text = row.why if number == 1.0 or not why else f"{row.why}, {why.format(number)}"
         rows.append(replace(row, init=times(row.init, number, (shifts or {}).get(row.name, 0.0)), why=text))
     return replace(plan, parameters=rows)
 

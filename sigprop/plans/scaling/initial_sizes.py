@@ -29,7 +29,7 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.rows import Recipe, times
+from sigprop.plans.recipes.rows import Recipe, scale_rows
 from sigprop.plans.scaling.dimensions import Dimensions, pattern
 from sigprop.results import Init
 from sigprop.results.parameters import TABLES, WIDTH_CLASSES
@@ -226,11 +226,8 @@ def _by_pattern(plan: Plan) -> dict[str, float]:
 
 
 def _times(plan: Plan, factors: Mapping[str, float]) -> Plan:
-    rows = []
-    for row in plan.parameters:
-        factor = factors.get(row.name, 1.0)
-        if row.init.kind == "constant" or math.isclose(factor, 1.0, rel_tol=SAME):
-            rows.append(row)
-        else:
-            rows.append(replace(row, init=times(row.init, factor), why=f"{row.why}, by the width rule x{factor:.4g}"))
-    return replace(plan, parameters=rows)
+    given = ((row, factors.get(row.name, 1.0)) for row in plan.parameters)
+    changed = {
+        row.name: f for row, f in given if row.init.kind != "constant" and not math.isclose(f, 1.0, rel_tol=SAME)
+    }
+    return scale_rows(plan, changed, "by the width rule x{:.4g}")

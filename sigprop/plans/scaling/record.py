@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from sigprop.compat import DisableTorchFunction
+from sigprop.measurement.functions import sdpa_scores
 from sigprop.plans.scaling.dimensions import pattern
 
 OUTPUT = "output"
@@ -160,10 +161,8 @@ class _Watched(TorchFunctionMode):
         if func is ATTENTION:
             given = dict(zip(("query", "key"), args, strict=False)) | kwargs
             query, key = given["query"][:1].detach(), given["key"][:1].detach()
-            scale = given.get("scale") or query.shape[-1] ** -0.5
-            if key.shape[1] != query.shape[1] and query.dim() == 4:
-                key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-            self.recorder.scores(query @ key.transpose(-1, -2) * scale)
+            grouped = query.dim() == 4 and key.shape[1] != query.shape[1]
+            self.recorder.scores(sdpa_scores(query, key, key, scale=given.get("scale"), enable_gqa=grouped))
         elif func in SOFTMAX and args and args[0].dim() == 4:
             scores = args[0][:1].detach()
             self.recorder.scores(scores.masked_fill(scores < -1e4, 0.0))

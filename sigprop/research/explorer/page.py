@@ -22,24 +22,24 @@ from sigprop.research.phase.diagram import PhaseDiagram
 
 WIDTH, HEIGHT = 420, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 26, 52
+LIMIT = 2.0
+"""Where a colour is full: chi_J of this, or of one over it."""
 LABELS = {"gain": "weights of blocks, times", "skip": "skip", "sigma_b": "sigma_b"}
 
 
-def heat_map(title: str, diagram: PhaseDiagram, mark: tuple[float, float] | None = None, limit: float = 2.0) -> str:
-    """chi_J in full colour from `1 / limit` to `limit`; `mark` is the point that is looked at."""
+def heat_map(title: str, diagram: PhaseDiagram, mark: tuple[float, float]) -> str:
+    """chi_J in full colour from `1 / LIMIT` to `LIMIT`; `mark` is the point that is looked at."""
     across, up = _edges(diagram.x), _edges(diagram.y)
     x = PixelScale(across[0], across[-1], LEFT, WIDTH - RIGHT)
     y = PixelScale(up[0], up[-1], HEIGHT - BOTTOM, TOP)
     cells = [
-        _cell(x(across[j]), y(up[i + 1]), x(across[j + 1]), y(up[i]), diagram.chi[i][j], limit)
+        _cell(x(across[j]), y(up[i + 1]), x(across[j + 1]), y(up[i]), diagram.chi[i][j])
         for i in range(len(diagram.y))
         for j in range(len(diagram.x))
     ]
     parts = [f'<text class="title" x="{LEFT}" y="14">{escape(title)}</text>', *cells, *_axes(diagram, x, y)]
-    if mark is not None:
-        at = (x(min(max(mark[0], across[0]), across[-1])), y(min(max(mark[1], up[0]), up[-1])))
-        parts.append(f'<circle class="mark" r="5" cx="{at[0]:.1f}" cy="{at[1]:.1f}"/>')
-    parts.append(_key(limit))
+    at = (x(min(max(mark[0], across[0]), across[-1])), y(min(max(mark[1], up[0]), up[-1])))
+    parts += [f'<circle class="mark" r="5" cx="{at[0]:.1f}" cy="{at[1]:.1f}"/>', _key()]
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" class="chart heat" '
         'shape-rendering="crispEdges">' + "".join(parts) + "</svg>"
@@ -52,11 +52,11 @@ def _edges(values: Sequence[float]) -> list[float]:
     return [round(values[0] - half, 12), *(round(value + half, 12) for value in values)]
 
 
-def _cell(left: float, top: float, right: float, bottom: float, chi: float, limit: float) -> str:
+def _cell(left: float, top: float, right: float, bottom: float, chi: float) -> str:
     shape = f'x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}"'
     if not math.isfinite(chi):
         return f'<rect class="unknown" {shape}/>'
-    strength = min(abs(math.log(max(chi, 1e-300))) / math.log(limit), 1.0)
+    strength = min(abs(math.log(max(chi, 1e-300))) / math.log(LIMIT), 1.0)
     return f'<rect class="{"chaotic" if chi > 1 else "ordered"}" fill-opacity="{strength:.2f}" {shape}/>'
 
 
@@ -77,17 +77,17 @@ def _axes(diagram: PhaseDiagram, x: PixelScale, y: PixelScale) -> list[str]:
     return parts
 
 
-def _key(limit: float) -> str:
+def _key() -> str:
     """What the colours say."""
     parts, step, start, line = [], 14, LEFT, HEIGHT - 16
-    steps = [limit ** (place / 4) for place in range(-4, 5)]
+    steps = [LIMIT ** (place / 4) for place in range(-4, 5)]
     for place, chi in enumerate(steps):
-        parts.append(_cell(start + 110 + place * step, line, start + 110 + (place + 1) * step, line + 9, chi, limit))
+        parts.append(_cell(start + 110 + place * step, line, start + 110 + (place + 1) * step, line + 9, chi))
     parts.append(
-        f'<text class="tick" x="{start + 104}" y="{line + 8}" text-anchor="end">ordered, chi = {1 / limit:g}</text>'
+        f'<text class="tick" x="{start + 104}" y="{line + 8}" text-anchor="end">ordered, chi = {1 / LIMIT:g}</text>'
     )
     parts.append(
-        f'<text class="tick" x="{start + 116 + len(steps) * step}" y="{line + 8}">chi = {limit:g}, chaotic</text>'
+        f'<text class="tick" x="{start + 116 + len(steps) * step}" y="{line + 8}">chi = {LIMIT:g}, chaotic</text>'
     )
     return "".join(parts)
 

@@ -63,12 +63,12 @@ def tokens_of(text: str) -> Tensor:
     return torch.from_numpy(np.frombuffer(text.encode("utf-8"), dtype=np.uint8).copy())
 
 
-def zipf_tokens(count: int, vocabulary: int, exponent: float = 1.0, seed: int = 0) -> Tensor:
-    """Independent tokens; the one of rank `r` has probability proportional to `r^-exponent`."""
+def zipf_tokens(count: int, vocabulary: int) -> Tensor:
+    """Independent tokens; the one of rank `r` has probability proportional to `1 / r`."""
     require(count > 0, "count", count, "at least 1")
     require(vocabulary > 1, "vocabulary", vocabulary, "at least 2")
-    weights = torch.arange(1, vocabulary + 1, dtype=torch.float64) ** -exponent
-    return torch.multinomial(weights, count, replacement=True, generator=generator_at(seed, 0)).int()
+    weights = 1.0 / torch.arange(1, vocabulary + 1, dtype=torch.float64)
+    return torch.multinomial(weights, count, replacement=True, generator=generator_at(0, 0)).int()
 
 
 # -- images

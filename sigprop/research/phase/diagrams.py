@@ -18,7 +18,7 @@ from sigprop.models.transformer import Block, TransformerConfig
 from sigprop.research.criticality import Vanilla, architecture, critical_line, critical_points, predicted_diagram
 from sigprop.research.phase.diagram import Axis, PhaseDiagram, plane_values
 from sigprop.research.phase.figure import Overlay
-from sigprop.research.phase.networks import PRECISIONS, Layers, Network, Points, network_phase
+from sigprop.research.phase.networks import Layers, Network, Points, network_phase
 from sigprop.research.phase.predicted import BLUEPRINTS, blueprint_diagram
 
 Progress = Callable[[int, int], None]
@@ -37,7 +37,7 @@ def block_factors(network: Network, points: Points, seed: int, probes: int = 1) 
     with torch.no_grad():
         h = layers.linear(network.inputs)(layers.normal(network.batch, network.inputs))
         for layer in range(network.depth - 3):
-            h = layers.block(PRECISIONS[network.precision])(h)
+            h = layers.block()(h)
             if layer % 8 == 7:
                 peak = h.abs().amax((1, 2), keepdim=True)
                 h = h * torch.where((peak > 0) & (peak < _FAINT), _FAINT / peak, 1.0)

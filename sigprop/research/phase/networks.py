@@ -39,17 +39,12 @@ FUNCTIONS: dict[str, Function] = {
     "softplus": F.softplus,
     "tanh": torch.tanh,
 }
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 NORMS = ("none", "preactivation", "activation", "batch")
 
 
 @dataclass(frozen=True)
 class Network:
-    """The shape of the measured MLPs. `batch` samples pass together; `stages` per block, with BatchNorm only.
-
-    `precision` is that of the products on the way up; bfloat16 is faster where the machine has it, and its rounding
-    (relative 2e-3 per entry, random) does not show in averages. States, norms and Jacobians stay in float32.
-    """
+    """The shape of the measured MLPs. `batch` samples pass together; `stages` per block, with BatchNorm only."""
 
     activation: str | Function = "relu"
     norm: str = "none"
@@ -58,7 +53,6 @@ class Network:
     inputs: int = 784
     batch: int = 1
     stages: int = 1
-    precision: str = "float32"
 
     def __post_init__(self) -> None:
         require(self.norm in NORMS, "norm", self.norm, " or ".join(NORMS))
@@ -67,7 +61,6 @@ class Network:
             require(getattr(self, key) >= 1, key, getattr(self, key), "a positive whole number")
         require(self.norm != "batch" or self.batch >= 2, "batch", self.batch, "at least 2 samples with BatchNorm")
         require(self.norm == "batch" or self.stages == 1, "stages", self.stages, "1 unless the norm is 'batch'")
-        require(self.precision in PRECISIONS, "precision", self.precision, " or ".join(PRECISIONS))
         if isinstance(self.activation, str) and self.activation not in FUNCTIONS:
             raise UnknownNameError("activation", self.activation, FUNCTIONS)
 
@@ -106,11 +99,8 @@ class LinearPoints:
     scale: Tensor
     bias: Tensor
 
-    def product(self, x: Tensor) -> Tensor:
-        return (x.to(self.weight.dtype) @ self.weight).float() * self.scale
-
     def __call__(self, x: Tensor) -> Tensor:
-        return self.product(x) + self.bias
+        return (x @ self.weight) * self.scale + self.bias
 
 
 class Layers:
@@ -128,14 +118,14 @@ class Layers:
     def signs(self, *shape: int) -> Tensor:
         return torch.randint(0, 2, shape, generator=self.generator, device=self.device).float() * 2 - 1
 
-    def linear(self, fan_in: int, dtype: torch.dtype = torch.float32) -> LinearPoints:
+    def linear(self, fan_in: int) -> LinearPoints:
         """sigma_w W x + sigma_b b with W and b sampled now, from inputs [batch, inputs] or states [P, batch, width]."""
-        weight = self.normal(fan_in, self.network.width).div_(fan_in**0.5).to(dtype)
+        weight = self.normal(fan_in, self.network.width).div_(fan_in**0.5)
         return LinearPoints(weight, self.points.sigma_w, self.points.sigma_b * self.normal(self.network.width))
 
-    def block(self, dtype: torch.dtype = torch.float32) -> Callable[[Tensor], Tensor]:
+    def block(self) -> Callable[[Tensor], Tensor]:
         """One layer (or one block of several BatchNorm stages), from states to states."""
-        linears = [self.linear(self.network.width, dtype) for _ in range(self.network.stages)]
+        linears = [self.linear(self.network.width) for _ in range(self.network.stages)]
 
         def apply(h: Tensor) -> Tensor:
             x = h

@@ -213,7 +213,8 @@ class CaptureMode(Mode):
             return of_weights(self._capture, call)
         if call.name not in VALUES and not of_input and all(math.prod(item.shape) == 1 for item in call.records):
             return recorded(self._capture, call)
-        rule = self._rules.get(call.name)
+        is_complex = any(isinstance(item, Weight) and item.dtype.is_complex for item in call.records)
+        rule = None if is_complex else self._rules.get(call.name)
         return rule(self._capture, call, *call.args, **call.kwargs) if rule else replayed(self._capture, call)
 
     def _recorded(self, rule: Rule | None, call: Call) -> Any:

@@ -111,7 +111,7 @@ class ReplayedFunction:
     @property
     def doubts(self) -> dict[str, str]:
         between, root, found = records_between(self.target, self.parts), self.target.root, {}
-        if any(record.call is not None and "fft" in record.call.name for record in between):
+        if any(isinstance(record, Field) and _transforms_channels(record) for record in between):
             found["signal"] = FOURIER
         if root is not None and 0 < root.of_few <= LONG_TAILS:
             found["gradient"] = TAILS.format(root.of_few)
@@ -139,6 +139,18 @@ class ReplayedFunction:
         for replica in range(self.replicas):
             generator = torch.Generator().manual_seed(seed + replica + 1)
             yield Replay(self.states, generator, gradients, ensemble, replica, self._drawn, self.joint, self.through)
+
+
+def _transforms_channels(made: Field) -> bool:
+    """Whether a Fourier transform made a tensor along dimensions of channels: of positions each channel has its own."""
+    call = made.call
+    if call is None or "fft" not in call.name:
+        return False
+    last = (-2, -1) if call.name.endswith("fft2") else None if call.name.endswith("fftn") else -1
+    dim = call.kwargs.get("dim", call.args[2] if len(call.args) > 2 else last)
+    places = range(len(made.shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
+    given = made.fields[0].layout.dims if made.fields else ()
+    return any(not axis.is_position for place in places for axis in given[place])
 
 
 @dataclass

@@ -211,8 +211,9 @@ OF_THE_INPUT = frozenset(["batch_norm", "group_norm"])
 def makes_fields(call: Call) -> bool:
     """Whether a call on weights and real numbers is a function of the input; a product of a weight with itself is a
     function of the weight."""
-    roots = [{name for name, _ in item.roots} for item in call.records if isinstance(item, Weight)]
-    if any(one & other for number, other in enumerate(roots) for one in roots[:number]):
+    weights = [item for item in call.records if isinstance(item, Weight)]
+    roots = [{name for name, _ in item.roots} for item in weights]
+    if any(item.dtype.is_complex for item in weights) or any(one & other for number, other in enumerate(roots) for one in roots[:number]):
         return False
     if call.name in OF_THE_INPUT:
         return not isinstance(call.args[0], Weight)
@@ -234,6 +235,8 @@ def of_weights(capture: Capture, call: Call) -> Any:
 
 def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight], output: int | None) -> Any:
     shape = tuple(result.shape)
+    if result.is_complex():
+        return _complex(call, result, parents, output)
     if not result.is_floating_point():
         return capture.concrete(
             Weight(shape, parents[0].distribution, "", (Parent(parents[0], 1.0, 1.0),), call, output)
@@ -241,6 +244,16 @@ def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight],
     made = Weight(shape, parents[0].distribution, "", (), call, output)
     made.derive = _Derived(made, parents[:1] if call.name in MOVES else parents, capture.seed)
     made.distribution, made.parents = made.derive(capture.states)
+    return made
+
+
+def _complex(call: Call, result: Tensor, parents: list[Weight], output: int | None) -> Weight:
+    """A complex function of weights, to be replayed only: nobody asks for its distribution but whether it is random, as
+    where anything that it is made of is."""
+    law = next((item.distribution for item in parents if item.distribution.numbers is None), parents[0].distribution)
+    shares = tuple(Parent(item, 1.0 / len(parents), 1.0) for item in parents)
+    made = Weight(tuple(result.shape), law, "", shares, call, output)
+    made.dtype = result.dtype
     return made
 
 

@@ -111,6 +111,12 @@ class Distribution:
     def second_moment(self) -> float:
         return self.variance + self.mean**2
 
+    @property
+    def unevenness(self) -> float:
+        """`E w^4 / (E w^2)^2`: 1 where all entries have one size, 3 for normal ones."""
+        squares = self.quantiles.square()
+        return float(squares.square().mean() / squares.mean().square()) if bool(squares.any()) else 1.0
+
     def draw(self, shape: torch.Size | tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Independent entries, float64; those of a table of this shape as they are."""
         if self.numbers is not None and self.numbers.shape == tuple(shape):

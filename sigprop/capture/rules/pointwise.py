@@ -302,7 +302,9 @@ def gained(capture: Capture, call: Call, field: Field, weight: Weight) -> Any:
         return replayed(capture, call)
     law = weight.distribution
     node = aligned(capture, field, layout, own_field)
-    op = Gain(law.second_moment, law.mean, weight_sharing(weight, layout), weight.shape, layout.channels)
+    op = Gain(
+        law.second_moment, law.mean, weight_sharing(weight, layout), weight.shape, layout.channels, law.unevenness
+    )
     made = capture.apply(op, node, weights=bound_to(weight=weight))
     return Field(layout, lambda _: made, sources=field.sources, call=call, inputs=(field, weight))
 

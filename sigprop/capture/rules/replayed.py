@@ -213,7 +213,9 @@ def makes_fields(call: Call) -> bool:
     function of the weight."""
     weights = [item for item in call.records if isinstance(item, Weight)]
     roots = [{name for name, _ in item.roots} for item in weights]
-    if any(item.dtype.is_complex for item in weights) or any(one & other for number, other in enumerate(roots) for one in roots[:number]):
+    if any(item.dtype.is_complex for item in weights) or any(
+        one & other for number, other in enumerate(roots) for one in roots[:number]
+    ):
         return False
     if call.name in OF_THE_INPUT:
         return not isinstance(call.args[0], Weight)

@@ -105,6 +105,9 @@ class Law(Protocol):
     def second_moment(self) -> float: ...
 
     @property
+    def unevenness(self) -> float: ...
+
+    @property
     def kind(self) -> str: ...
 
 

@@ -34,6 +34,7 @@ class Gain(Factors):
     same: Tensor
     shape: tuple[int, ...]
     channels: int
+    unevenness: float = 1.0
 
     def square(self, kernel: Kernel) -> Tensor:
         return self.mean**2 + (self.second_moment - self.mean**2) * self.same
@@ -66,4 +67,4 @@ class Gain(Factors):
         return EXACT
 
     def with_law(self, parameter: str, law: Law) -> Gain:
-        return replace(self, second_moment=law.second_moment, mean=law.mean)
+        return replace(self, second_moment=law.second_moment, mean=law.mean, unevenness=law.unevenness)

@@ -10,24 +10,30 @@ from torch import Tensor
 from sigprop.theory.corrections.along_signal import weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.states import ALL_TRANSFORMED, KEPT, AlongSignal, Gradient, Signal
+from sigprop.theory.states import ALL_TRANSFORMED, AlongSignal, Fluctuation, Gradient, Signal
 
 
 class Factors(Op):
     """What multiplies a tensor entry by entry, unrelated to it.
 
-    Forward   `K_y = K_x E[c c']`
+    Forward   `K_y = K_x E[c c']`; with `u = E c^4 / (E c^2)^2` over channels `norm` grows by `3 (u - 1)`, `pair` by
+              `u - 1`
     Backward  `G_x = G_y E[c c']`, the slope likewise, and `rest` stays: `x_s (c r_t) = y_s r_t`; of what is uniform
               over channels the part `even` stays
     """
 
-    carries = ALL_TRANSFORMED.but(fluctuation=KEPT)
+    carries = ALL_TRANSFORMED
 
     mean: Tensor | float
 
     @abstractmethod
     def square(self, kernel: Kernel) -> Tensor | float:
         """`E[c c']` for the pairs of a kernel."""
+
+    @property
+    def unevenness(self) -> float:
+        """How much their squares vary over channels: `E c^4 / (E c^2)^2`; so many channels count as one."""
+        return 1.0
 
     @property
     def even(self) -> Tensor | float:
@@ -38,7 +44,9 @@ class Factors(Op):
         (x,) = inputs
         kernel = x.kernel.like(x.kernel.values * self.square(x.kernel))
         common = replace(x.common, uniform=1.0 + (x.common.uniform - 1.0) * self.even)
-        return Factors.carries.signal(x, kernel, x.mean * self.mean, common=common)
+        more, part = self.unevenness - 1.0, x.fluctuation
+        fluctuation = Fluctuation(part.norm + 3.0 * more, part.pair + more, part.pair_inherited)
+        return Factors.carries.signal(x, kernel, x.mean * self.mean, fluctuation=fluctuation, common=common)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None]:
         directions, along, square = gradient.directions, gradient.along_signal, self.square(gradient.kernel)

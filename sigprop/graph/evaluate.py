@@ -158,7 +158,7 @@ class Evaluation:
         """The op of a node as it was run, or, where it was not, as it is bound to these states."""
         if node not in self._ops:
             own = node.op if self.base is None else self.base.op(node)
-            self._ops[node] = self._with_laws(node, self._given.get(node, own)).bound(self, node)
+            self._ops[node] = self._bound(node, self._given.get(node, own))
         return self._ops[node]
 
     def run(self, nodes: Iterable[Node] | None = None) -> None:
@@ -170,17 +170,17 @@ class Evaluation:
         """Compute the signal of a node from those of its inputs."""
         if node in self._signals:
             self.shared_parts.forget()
-        op = self._ops[node] = self._with_laws(node, self._given.get(node, node.op)).bound(self, node)
+        op = self._ops[node] = self._bound(node, self._given.get(node, node.op))
         signal = self._noted(node, op, op.forward(*map(self.signal, node.inputs)))
         self._signals[node] = signal if self.dtype == torch.float64 else _kept_as(signal, self.dtype)
         return signal
 
-    def _with_laws(self, node: Node, op: Op) -> Op:
-        """An op is recorded with the distributions that the graph refers to."""
+    def _bound(self, node: Node, op: Op) -> Op:
+        """In these states, and under their distributions; it is recorded with those that the graph refers to."""
         for key, (weight, _) in node.weights.items() if self._laws else ():
             law = self.law(weight)
             op = op if law is weight.distribution else op.with_law(key, law)
-        return op
+        return op.bound(self, node) if op.looks_beyond else op
 
     def _noted(self, node: Node, op: Op, signal: Signal) -> Signal:
         """The state with what is not followed."""

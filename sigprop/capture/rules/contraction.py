@@ -240,29 +240,15 @@ def contract(
     common = [axis for c in shared for axis in dims[c]]
     groups = _channels_of(x.layout, but=[*axes, *common])
     apart = math.prod(axis.size for axis in common if axis.role == CHANNEL)
-    law, shift, offset = weight.distribution, None, 0.0
+    law, matrix = weight.distribution, weight.shape == (fan_out, fan_in)
+    given: dict[str, Any] = {"mean": law.mean}
     if bias is not None:
-        shift, offset = bias.distribution.variance, bias.distribution.mean
+        given |= {"bias_variance": bias.distribution.variance, "bias_mean": bias.distribution.mean}
     if role == TOKEN:
-        op, uses = (
-            TokenLinear(fan_in, fan_out, law.variance, shift, channels=groups, mean=law.mean, bias_mean=offset),
-            1,
-        )
+        op, uses = TokenLinear(fan_in, fan_out, law.variance, channels=groups, **given), 1
     else:
-        centred = law.kind == CENTRED and weight.shape == (fan_out, fan_in)
-        op, uses = (
-            Linear(
-                fan_in,
-                fan_out,
-                law.variance,
-                shift,
-                centred=centred,
-                mean=law.mean,
-                bias_mean=offset,
-                by_rows=weight.shape == (fan_out, fan_in) and weight_labels[0] in new,
-            ),
-            groups,
-        )
+        given |= {"centred": matrix and law.kind == CENTRED, "by_rows": matrix and weight_labels[0] in new}
+        op, uses = Linear(fan_in, fan_out, law.variance, **given), groups
     bound = {"weight": (weight, fan_in * fan_out * apart * uses)}
     if bias is not None:
         bound["bias"] = (bias, math.prod(bias.shape) * uses)

@@ -52,18 +52,20 @@ def convolution(
     capture.require_followed(layout.positions)
     index = image_windows(x.layout, shape, rank, weight.shape[-rank:], stride, padding, dilation)
     channels_in, channels_out = weight.shape[1], weight.shape[0] // groups
-    law, shift = weight.distribution, None if bias is None else bias.distribution
+    law = weight.distribution
+    given: dict[str, Any] = {}
+    if bias is not None:
+        given = {"bias_variance": bias.distribution.variance, "bias_mean": bias.distribution.mean}
     op = Convolution(
         channels_in * len(index),
         channels_out,
         law.variance,
-        None if shift is None else shift.variance,
         rows=index.T,
         groups=groups,
         window=tuple(weight.shape[-rank:]),
         centred=law.kind == CENTRED,
         mean=law.mean,
-        bias_mean=0.0 if shift is None else shift.mean,
+        **given,
     )
     node = capture.apply(op, x.node, weights=bound_to(weight=weight, bias=bias))
     inputs = (x, weight) if bias is None else (x, weight, bias)

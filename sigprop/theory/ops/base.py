@@ -120,8 +120,12 @@ class Op(ABC):
 
     carries: ClassVar[Carries]
 
+    looks_beyond: ClassVar[bool] = False
+    """Whether it looks beyond its inputs: has a `bound` of its own."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.looks_beyond = cls.bound is not Op.bound
         written = [name for name in ("forward", "backward") if name in vars(cls)]
         if written and not isinstance(vars(cls).get("carries"), Carries):
             raise TypeError(

@@ -155,7 +155,7 @@ def moved(capture: Capture, call: Call, input: Field, routing: Field | None = No
     `routing`: the drawn choice by which entries were picked, if one was. Weights that see them then are in doubt, and
     so are entries that were themselves compared.
     """
-    labels = call.on(input.layout.labels().double().contiguous(), input).long()
+    labels = call.on(input.layout.labels().float().contiguous(), input)  # exact, as there are fewer than 2^24
     varies = [bool((labels != labels.narrow(d, 0, 1)).any()) for d in range(labels.dim())] if labels.numel() else []
     tokens = max(1, input.layout.positions // max(input.layout.sequences, 1))
     dims: list[tuple[Axis, ...]] = []
@@ -163,20 +163,20 @@ def moved(capture: Capture, call: Call, input: Field, routing: Field | None = No
         role = CHANNEL
         if n > 1 and varies[d]:
             first = labels.narrow(d, 0, 1)
-            role = BATCH if bool((labels % tokens == first % tokens).all()) and input.layout.sequences > 1 else TOKEN
+            role = BATCH if input.layout.sequences > 1 and bool((labels % tokens == first % tokens).all()) else TOKEN
         dims.append(fresh(n, role))
     layout = arranged(dims)
     rows = layout.to_rows(labels)
     copies = layout.channels / input.layout.channels
     if bool((rows == rows[:, :1]).all()):
-        op = Gather(rows[:, 0], copies, layout.channels)
+        op = Gather(rows[:, 0].long(), copies, layout.channels)
         if routing is None:
             return capture.field_of(op, input, layout, call)
         made = capture.field_of(op, input, layout, call, doubts=(COMPARED,) if _compared(input, routing) else ())
         if layout.positions < input.layout.positions:
             capture.graph.routed[made.node] = input.layout.positions
         return made
-    make = lambda _: capture.apply(PositionsToChannels(rows.unique(dim=1), layout.channels), input.node)  # noqa: E731
+    make = lambda _: capture.apply(PositionsToChannels(rows.unique(dim=1).long(), layout.channels), input.node)  # noqa: E731
     return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
 
 

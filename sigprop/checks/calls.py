@@ -38,7 +38,7 @@ class LossCall:
 
     `variance`: of the logits over the classes, `source`: what made them. `probabilities`: the logits of a cross entropy
     sum to one already. `summed`: over how many labels the loss is a sum; 0 for a mean. `wanted`: root mean
-    square of the targets of a regression; `copies`: the labels are token ids of the batch, each at its own place.
+    square of the targets of a regression; `offset`: the labels are token ids of the batch, this many places later.
     """
 
     site: str
@@ -52,7 +52,7 @@ class LossCall:
     summed: int = 0
     wanted: float = 0.0
     source: MadeBy | None = None
-    copies: bool = False
+    offset: int | None = None
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class CallWatch(TorchFunctionMode):
         self.current, self.found = current, found
         self.logits: Tensor | None = None
         self.judged: list[Tensor] = []
-        self._ids = [item.flatten() for item in inputs if not item.is_floating_point() and item.dim() == 2]
+        self._ids = [item for item in inputs if not item.is_floating_point() and item.dim() == 2]
         self._known = {id(item): (item, True) for item in batch} | {id(item): (item, False) for item in fixed}
         self._entering: dict[int, tuple[str, Tensor]] = {}
         self._looked_up: dict[int, tuple[str, Tensor]] = {}
@@ -282,7 +282,7 @@ class CallWatch(TorchFunctionMode):
                 labelled,
                 summed,
                 source=self._sources.get(args[0] if args else kwargs["input"]),
-                copies=any(torch.equal(target.flatten(), ids) for ids in self._ids),
+                offset=_offset(self._ids, target, ignored),
             )
         )
         self.logits = logits
@@ -338,6 +338,20 @@ class CallWatch(TorchFunctionMode):
                 self.found.unreached.append((name, maker, outside))
         source, size = self._sources.get(made), float(wanted.detach().double().square().mean()) ** 0.5
         self.found.losses.append(LossCall(name, kind, 1, value, chance, variance, wanted=size, source=source))
+
+
+def _offset(inputs: list[Tensor], labels: Tensor, ignored: int) -> int | None:
+    """By how many places the labels lie ahead of the tokens that they are: 1 as it should be, 0 for copies of them."""
+    for ids in inputs:
+        if labels.is_floating_point() or labels.numel() % len(ids) or len(ids.unique()) < 3:
+            continue
+        rows, length = labels.view(len(ids), -1), ids.shape[1]
+        for offset in (0, 1, 2, -1):
+            first, last = max(0, -offset), min(rows.shape[1], length - offset)
+            same = rows[:, first:last] == ids[:, first + offset : last + offset]
+            if last - first > 3 and bool((same | (rows[:, first:last] == ignored)).all()):
+                return offset
+    return None
 
 
 def _sums_to_one(values: Tensor) -> bool:

@@ -24,7 +24,7 @@ from sigprop.measurement.batch import call, send_back
 from sigprop.measurement.guard import untouched
 
 LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
-LOSSES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.cross_entropy, F.binary_cross_entropy_with_logits)
+LOSSES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.cross_entropy, F.kl_div)
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 CARRIES = (*RESHAPES, F.dropout, torch.dropout, Tensor.flatten, Tensor.contiguous, Tensor.unsqueeze, Tensor.squeeze)
 """Functions behind which a linear map is linear still, entry by entry."""
@@ -250,8 +250,9 @@ class WireWatch(TorchFunctionMode):
         for item in given:
             if item in self._linear:
                 self._linear[item].readers += 1
-        if func is F.linear and id(given[1]) in self.registered:
-            leaving, entering = given[1].shape
+        whole = func in LAYERS and id(given[1]) in self.registered and given[0].dim() > 1
+        if whole and (func is F.linear or (given[1][0, 0].numel() > 1 and given[1].shape[1] == given[0].shape[1])):
+            leaving, entering = given[1].shape[:2]
             owners = {place.rpartition(".")[0] for place in (site, before.site if before is not None else site)}
             if before is not None and len(owners) == 1 and before.leaving == entering >= min(before.entering, leaving):
                 before.reader = site

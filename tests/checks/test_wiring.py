@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from sigprop.checks.wiring import is_turned
 from tests.checks.test_answers import answered
-from tests.checks.test_operations import IDS, Made, X
+from tests.checks.test_operations import IDS, Made, Masked, X
 
 WIDTH, SHAPES = 16, ((4, 12, 16), (4, 3, 16, 16))
 SIGNAL, IMAGES = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in SHAPES)
@@ -286,3 +286,14 @@ def test_examples_that_mix_before_two_signals_meet_are_told():
     torch.manual_seed(0)
     assert "axis of the batch" in answered(Pairs(0), X)["wrong_influence"].cause
     assert "wrong_influence" not in answered(Pairs(-1), X)
+
+
+@pytest.mark.parametrize(
+    ("offset", "told"), [(0, "at its own place"), (2, "by two places"), (-1, "one place late"), (1, "")]
+)
+def test_labels_at_another_place_than_the_next_are_told(offset, told):
+    batch = {"ids": IDS[:, 1:-2], "targets": IDS[:, 1 + offset : IDS.shape[1] - 2 + offset]}
+    torch.manual_seed(0)
+    found = answered(Masked(torch.tril), batch)
+    assert ("wrong_influence" in found) == bool(told)
+    assert not told or told in found["wrong_influence"].title

@@ -44,12 +44,15 @@ def no_influence(subject: Subject) -> Iterator[Finding]:
             "Their inputs were replaced and nothing changed: the output is read at a place that has not seen them.",
             "read the last position (of a one-way network), or an average over all, and not the first",
         )
+    hidden = [name for name in subject.draws.rows if "_hh" in name and "bias" not in name]
     if seen.forgotten:
         yield _told(
             f"the end of the sequence does not depend on the first {seen.forgotten} positions",
             "Their inputs were replaced and nothing changed: what the recurrent layers keep of a step is lost within "
             "16 steps, and so is its gradient.",
-            "initialize the recurrent matrix orthogonal (torch.nn.init.orthogonal_), and forget gates open",
+            f"initialize the recurrent matrix ({listed(hidden)}) orthogonal (torch.nn.init.orthogonal_), and open forget "
+            "gates",
+            sites=tuple(hidden),
         )
     if seen.orderless:
         yield _told(
@@ -99,15 +102,24 @@ def wrong_influence(subject: Subject) -> Iterator[Finding]:
             f"give {mask} to every attention and pooling, with True (or 1) for what each of them takes it for",
             share,
         )
-    copies = [item for item in subject.observed.losses if item.copies]
-    if copies and seen.causal and not subject.made_up:
+    losses = subject.observed.losses
+    wrong = [item for item in losses if item.offset in OFFSETS and not any(other.offset == 1 for other in losses)]
+    if wrong and seen.causal and not subject.made_up:
+        what, why = OFFSETS[wrong[0].offset or 0]
         yield _told(
-            f"the labels of the loss in {copies[0].site} are the input tokens, each at its own place",
-            "Outputs that see no later token are to predict the token that they read, the same and not the next: the "
-            "loss falls to zero by copying.",
-            "shift them: compare logits[:, :-1] with ids[:, 1:]",
-            sites=(copies[0].site,),
+            f"the labels of the loss in {wrong[0].site} are the input tokens, {what}",
+            f"Outputs that see no later token are to predict {why}",
+            "shift them once: compare logits[:, :-1] with ids[:, 1:]",
+            sites=(wrong[0].site,),
         )
+
+
+COPYING = "and the loss falls to zero by copying."
+OFFSETS = {
+    0: ("each at its own place", f"the token that they read, the same and not the next, {COPYING}"),
+    -1: ("each one place late", f"the token before the one that they read: labels were shifted backwards, {COPYING}"),
+    2: ("shifted by two places", "the token after the next: labels are shifted twice, by the data and by the model."),
+}
 
 
 @check("frozen_silenced", "influence", "frozen weights that what is trained beside them keeps from the output")

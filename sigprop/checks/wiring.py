@@ -30,6 +30,8 @@ CARRIES = (*RESHAPES, F.dropout, torch.dropout, Tensor.flatten, Tensor.contiguou
 """Functions behind which a linear map is linear still, entry by entry."""
 LOW = (torch.float16, torch.bfloat16)
 QUARTER_TURN = math.pi / 2
+RARER = 0.02
+"""Share of divisors of the other sign: they pass zero on the way."""
 FEWEST = 4
 """Rows and columns below which sines are not codes of positions or steps."""
 ROUNDING = 1e-6
@@ -47,7 +49,8 @@ class Wired:
     modules that run and whose output nothing reads. `rounded`: where whole numbers become equal in a low precision, and
     that. `slow`: where sines read numbers that span less than a quarter turn, and how much. `idle_rows`: of a matrix
     the first and the last of adjacent rows without a gradient. `unread`: share of an input's entries that nothing
-    depends on. `moving`: losses whose targets have a gradient, as their outputs do, by place. `reused`: modules that
+    depends on. `signed`: what makes divisors of both signs, and the share of the rarer one.
+    `moving`: losses whose targets have a gradient, as their outputs do, by place. `reused`: modules that
     stand at several places of a list, one visit reading what another made."""
 
     turned: list[tuple[str, tuple, tuple]] = field(default_factory=list)
@@ -58,6 +61,7 @@ class Wired:
     slow: dict[str, float] = field(default_factory=dict)
     idle_rows: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     unread: dict[str, float] = field(default_factory=dict)
+    signed: dict[str, float] = field(default_factory=dict)
     moving: dict[str, str] = field(default_factory=dict)
     reused: list[list[str]] = field(default_factory=list)
 
@@ -264,6 +268,10 @@ class WireWatch(TorchFunctionMode):
             self.found.turned.append((site, tuple(given[0].shape), tuple(output.shape)))
         if output.dtype in LOW and output.dim() and output not in self._makers and _merges(name, given, output):
             self.found.rounded.setdefault(site, output.dtype)
+        if name.strip("_") in ("div", "truediv", "divide") and given[-1] in self._makers and given[-1].numel() > FEWEST:
+            share = min(float((sign * given[-1] > 0).double().mean()) for sign in (1, -1))
+            if share > RARER and output.requires_grad:
+                self.found.signed[self._makers[given[-1]]] = share
         if name in ("sin", "cos") and output.dim() > 1 and output not in self._makers:
             rows = given[0].detach().double().flatten(0, -2)
             span = float((rows.amax(0) - rows.amin(0)).max())

@@ -15,7 +15,15 @@ from tests.checks.test_answers import PLANTED
 from tests.checks.test_operations import INFLUENCES, OPERATIONS
 
 UNPLANTED = set(OPERATIONS) | {kind for _, kind, _ in INFLUENCES.values() if kind}
-UNPLANTED |= {"mixed_axes", "lost_modules", "unread_parts", "codes", "frozen_readout", "branch_factor"} | {
+UNPLANTED |= {
+    "mixed_axes",
+    "signed_divisor",
+    "lost_modules",
+    "unread_parts",
+    "codes",
+    "frozen_readout",
+    "branch_factor",
+} | {
     "frozen_silenced",
     "trained",
     "disagreement",

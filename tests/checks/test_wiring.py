@@ -150,6 +150,12 @@ def test_modules_that_are_shared_on_purpose_are_left_alone():
     assert "lost_modules" not in answered(Heads(), SIGNAL)
 
 
+def test_a_divisor_of_both_signs_is_told():
+    torch.manual_seed(0)
+    assert "both signs" in answered(Made(lambda h, e: h / h.sum(-1, keepdim=True)), X)["signed_divisor"].title
+    assert "signed_divisor" not in answered(Made(lambda h, e: h / h.square().sum(-1, keepdim=True)), X)
+
+
 def test_a_frozen_last_layer_behind_trained_ones_is_told():
     def frozen(first):
         torch.manual_seed(0)

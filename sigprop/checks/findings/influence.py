@@ -50,8 +50,8 @@ def no_influence(subject: Subject) -> Iterator[Finding]:
             f"the end of the sequence does not depend on the first {seen.forgotten} positions",
             "Their inputs were replaced and nothing changed: what the recurrent layers keep of a step is lost within "
             "16 steps, and so is its gradient.",
-            f"initialize the recurrent matrix ({listed(hidden)}) orthogonal (torch.nn.init.orthogonal_), and open forget "
-            "gates",
+            f"initialize the recurrent matrix ({listed(hidden)}) orthogonal (torch.nn.init.orthogonal_), and let "
+            "forget gates start open",
             sites=tuple(hidden),
         )
     if seen.orderless:

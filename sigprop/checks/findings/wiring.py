@@ -43,6 +43,19 @@ def mixed_axes(subject: Subject) -> Iterator[Finding]:
         )
 
 
+@check("signed_divisor", "influence", "divisions by numbers that pass zero")
+def signed_divisor(subject: Subject) -> Iterator[Finding]:
+    for site, share in list(subject.wiring.signed.items())[:1]:
+        yield _told(
+            "warning",
+            f"a denominator made from the output of {site} has both signs ({share:.0%} of the rarer one)",
+            "It passes zero: some quotients are as large as it happens, change their sign with a small change of the "
+            "weights, and gradients are as large. What normalizes a sum must be positive.",
+            "make the denominator positive: positive features (elu + 1, exp, softmax), a norm, or abs() + eps",
+            list(subject.wiring.signed),
+        )
+
+
 @check(
     "lost_modules", "influence", "modules whose output is dropped, that are not registered, or stand in a list again"
 )

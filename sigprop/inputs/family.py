@@ -21,6 +21,7 @@ from sigprop.batches import first_batch
 from sigprop.errors import InputError, UnknownNameError, require_settings
 from sigprop.inputs import hugging_face
 from sigprop.inputs.batches import Wanted
+from sigprop.inputs.source import next_token
 from sigprop.inputs.user_file import is_user_object, read_user_object, user_code
 from sigprop.losses import LossChoice
 from sigprop.models import REFERENCE, build, sample_text, text_batch
@@ -116,8 +117,11 @@ def _reference(name: str, settings: dict[str, Any], batch: int, tokens: int) -> 
     require_settings(REFERENCE[name].config, settings, name)
     generator = torch.Generator().manual_seed(0)
     if name == "transformer":
-        vocabulary = settings.get("vocabulary", 256)
-        return Family(make, text_batch(sample_text(), batch, min(tokens, settings.get("context", 256)), vocabulary))
+        vocabulary, longest = settings.get("vocabulary", 256), min(tokens, settings.get("context", 256))
+        ids = text_batch(sample_text(), batch, longest, vocabulary)
+        if settings.get("kind") == "encoder_decoder":
+            return Family(make, (ids, ids), _next_of_target)
+        return Family(make, ids)
     if name == "mlp":
         inputs = torch.randn(batch * 16, settings.get("inputs", 784), generator=generator)
         return Family(make, inputs, _classification)
@@ -125,6 +129,10 @@ def _reference(name: str, settings: dict[str, Any], batch: int, tokens: int) -> 
     side = getattr(config, "image", 32)
     images = torch.randn(batch * 4, config.channels, side, side, generator=generator)
     return Family(make, images, _classification)
+
+
+def _next_of_target(logits: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return next_token(logits, batch[1])
 
 
 def _classification(output: Tensor, inputs: Tensor) -> Tensor:

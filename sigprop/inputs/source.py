@@ -103,7 +103,7 @@ def _reference(name: str, settings: dict[str, Any], data: str | None, wanted: Wa
         ids = text_batch(words, wanted.batch, min(wanted.tokens, config.context), config.vocabulary)
         if config.kind == "encoder_decoder":
             return ModelSource(name, make, (ids, ids))
-        return ModelSource(name, make, ids, _next_token if config.kind == "decoder" else None)
+        return ModelSource(name, make, ids, next_token if config.kind == "decoder" else None)
     if data is not None:
         return ModelSource(
             name, make, read_data(data, wanted, channels=getattr(config, "channels", 3), side=_side(config))
@@ -119,7 +119,7 @@ def _side(config: Any) -> int:
     return getattr(config, "image", 32)
 
 
-def _next_token(logits: Tensor, ids: Tensor) -> Tensor:
+def next_token(logits: Tensor, ids: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 

@@ -13,6 +13,7 @@ from sigprop.errors import InputError, UnknownNameError, UnsupportedError, UserC
 from sigprop.inputs import builder_of, open_family, open_source, read_activation
 from sigprop.inputs.batches import image_batch
 from sigprop.measurement.guard import lendable_clone
+from sigprop.plans.scaling.training import make_step
 
 FILE = """
 import torch
@@ -68,6 +69,12 @@ def test_data_by_name_and_families(file):
     assert torch.equal(open_source(f"{file}:Model", data=f"{file}:loader").batch, torch.zeros(2, 4))
     family = open_family(f"{file}:Model")
     assert len(family.build(4, 2).blocks) == 2
+
+
+def test_every_kind_of_the_reference_transformer_is_a_family_that_trains():
+    for kind in ("encoder", "decoder", "encoder_decoder"):
+        family = open_family("transformer", {"kind": kind, "depth": 1}, batch=2, tokens=8)
+        assert torch.isfinite(make_step(family.batch, family.loss)(family.build(32))[1])
 
 
 def test_python_takes_what_the_command_line_takes(file):

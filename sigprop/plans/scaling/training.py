@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sigprop.batches import as_batch, copied, first_batch, run
+from sigprop.batches import as_batch, copied, first_batch
 from sigprop.errors import InputError
 from sigprop.isolation import cuda_devices, undisturbed
 from sigprop.losses import LossChoice, first_signal, objective
+from sigprop.measurement.batch import call
 from sigprop.plans.exponents import read_optimizer
 from sigprop.plans.plan import Plan
 from sigprop.plans.rows import ParameterPlan
@@ -59,7 +60,7 @@ def make_step(batch: Any, loss: LossChoice) -> Callable[[nn.Module], tuple[Tenso
 
     def step(model: nn.Module) -> tuple[Tensor, Tensor]:
         given = as_batch(batch, model)
-        result = run(model, copied(given))  # a model may write into its inputs
+        result = call(model, copied(given))  # a model may write into its inputs
         output = first_signal(getattr(result, "logits", result))
         if output is None:
             raise InputError(f"the model returns {type(result).__name__}: needs a floating-point tensor")

@@ -28,6 +28,13 @@ def test_admin_skips_weigh_as_much_as_all_before():
     assert [row.branch for row in made.junctions] == [1.0] * 2 * DEPTH
 
 
+@pytest.mark.parametrize("recipe", ["admin", "lsuv"])
+def test_data_may_be_a_loader(recipe):
+    model = model_of("post")
+    one, same = (plan(model, recipe, batch=ids(), data=data) for data in (iter([ids()]), ids()))
+    assert one.diff(same) == []
+
+
 @identity("lsuv")
 def test_lsuv_gives_unit_outputs_on_its_batch():
     model = model_of("none")

@@ -85,3 +85,9 @@ def test_a_plan_that_rescales_is_not_applied_twice():
 def test_a_factory_that_returns_nothing_is_told():
     with pytest.raises(InputError, match="factory returned NoneType"):
         coord_check(lambda width: None, [16, 32], batch=IDS)
+
+
+def test_a_batch_that_the_builds_do_not_take_is_told():
+    """As in `measure`, by the model's own error; it had been called a fault of sigprop."""
+    with pytest.raises(InputError, match="EncoderDecoder failed on the batch"):
+        coord_check(lambda width: gpt(width, 1, kind="encoder_decoder"), [16, 32], batch=IDS, steps=1, seeds=1)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.batches import as_batch, run
 from sigprop.errors import InputError, UnsupportedError
+from sigprop.measurement.batch import call
 from sigprop.measurement.criticality import check_criticality
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.rows import RECIPES, initialized_copy, recipe, scale_rows, with_junctions
@@ -47,7 +47,7 @@ def admin(structure: Structure, data: Any = None, seed: int = 0) -> Plan:
     for name in dict.fromkeys(junction.exit for junction in structure.junctions):
         twin.get_submodule(name).register_forward_hook(watch(name))
     with torch.no_grad():
-        run(twin, structure.batch if data is None else data)
+        call(twin, structure.batch if data is None else data)
     gathered: dict[int, float] = {}
     skips: dict[str, float] = {}
     for junction in structure.junctions:
@@ -94,7 +94,7 @@ def lsuv(structure: Structure, data: Any = None, seed: int = 0) -> Plan:
         for module in twin.modules():
             if not isinstance(module, nn.Embedding) and isinstance(getattr(module, "weight", None), nn.Parameter):
                 module.register_forward_hook(correct)
-        run(twin, structure.batch if data is None else as_batch(data, twin))
+        call(twin, structure.batch if data is None else data)
     return scale_rows(plan, factors, "unit output on the batch")
 
 

@@ -160,16 +160,11 @@ def _require(error: float) -> None:
 
 
 def parts(signal: Signal) -> Parts:
-    fluctuation, common = signal.fluctuation, signal.common
-    numbers = (
-        fluctuation.norm,
-        fluctuation.pair,
-        fluctuation.pair_inherited,
-        common.uniform,
-        common.share,
-        common.mixed,
-    )
-    return [signal.kernel.values, signal.mean, *(torch.as_tensor(number, dtype=torch.float64) for number in numbers)]
+    return [
+        signal.kernel.values,
+        signal.mean,
+        *map(_number, (*vars(signal.fluctuation).values(), *vars(signal.common).values())),
+    ]
 
 
 def gradient_parts(gradient: Gradient, signal: Signal) -> Parts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles, places_along
-from sigprop.capture.record import Call, Field, Function, Record, Weight, few_entries
+from sigprop.capture.record import Call, Field, Function, Weight, few_entries
 from sigprop.capture.rules.operands import bound_to, concrete_field, weight_field
 from sigprop.capture.rules.pointwise import functions_of_parts, side_by_side_again
 from sigprop.capture.rules.replayed import of_weights, replayed
@@ -72,15 +72,10 @@ def _norm(
     width = math.prod(axis.size for axis in axes)
     if x.base.is_drawn:
         return _drawn(capture, call, width)
-    groups = x.layout.channels // width
-    told, bound = _affine(weight, bias, groups)
+    channels = x.layout.channels
+    told, bound = _affine(weight, bias, channels // width)
     op = kind(epsilon=epsilon, affine=bool(bound), **told)
-
-    def make(_: Field) -> Node:
-        node = x.node if groups == 1 else one_group(capture, x.node, width, groups)
-        node = capture.apply(op, node, weights=bound)
-        return node if groups == 1 else capture.apply(Narrow(1.0, x.layout.channels), node)
-
+    make = lambda _: _of_groups(capture, op, x.node, width, channels, bound)  # noqa: E731
     inputs = tuple(item for item in (x, weight, bias) if item is not None)
     made = Field(x.layout, make, sources=x.sources, call=call, inputs=inputs)
     _ = made.node
@@ -104,7 +99,7 @@ def group_norm(
 ) -> Any:
     if isinstance(input, Tensor):
         values = torch.group_norm(input, num_groups, eps=eps)
-        return _of_real(capture, call, values, weight, bias, _image_layout(values), _channel_shape(values))
+        return _of_real(capture, call, values, weight, bias, image=True)
     known = isinstance(input, Field) and all(isinstance(item, Weight) or item is None for item in (weight, bias))
     few = not known or input.shape[1] // num_groups < FEWEST or input.base.is_drawn
     if few or not _is_image(input.layout):
@@ -160,39 +155,14 @@ def batch_norm(
     if isinstance(input, Tensor):
         mean, variance = (None if item is None else item.clone() for item in (running_mean, running_var))
         values = torch.batch_norm(input, None, None, mean, variance, training or mean is None, momentum, eps, False)
-        return _of_real(capture, call, values, weight, bias, _image_layout(values), _channel_shape(values))
+        return _of_real(capture, call, values, weight, bias, image=True)
     if not isinstance(input, Field) or not all(isinstance(item, Weight) or item is None for item in (weight, bias)):
         return replayed(capture, call)
     if training or running_mean is None:
         return _of_batch(capture, call, input, weight, bias, eps)
-    return _fixed(capture, call, input, running_mean, running_var, weight, bias, eps)
-
-
-def _fixed(
-    capture: Capture,
-    call: Call,
-    x: Field,
-    mean: Tensor,
-    variance: Tensor,
-    weight: Weight | None,
-    bias: Weight | None,
-    epsilon: float,
-) -> Any:
-    """`(x - mean) / root(variance) * weight + bias`, one number per channel, as the elementwise functions it is."""
-    shape = (-1, *[1] * (len(x.shape) - 2))
-
-    def step(function: Any, result: Field, other: Any) -> Field:
-        if isinstance(other, Record):
-            other = of_weights(capture, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
-        else:
-            other = other.detach().float().reshape(shape)
-        return by_rule(capture, Call(function, function.__name__, (result, other), {}, call.module))
-
-    result = step(torch.sub, x, mean)
-    result = step(torch.mul, result, (variance.double() + epsilon).rsqrt())
-    if weight is not None:
-        result = step(torch.mul, result, weight)
-    return result if bias is None else step(torch.add, result, bias)
+    root = (running_var.double() + eps).rsqrt()
+    steps = (torch.sub, running_mean), (torch.mul, root), (torch.mul, weight), (torch.add, bias)
+    return _spelt_out(capture, call, input, steps, _channel_shape(input))
 
 
 def _of_batch(
@@ -246,22 +216,25 @@ def _stateless(call: Call, x: Field, weight: Weight | None, bias: Weight | None,
 
 
 def _of_real(
-    capture: Capture,
-    call: Call,
-    values: Tensor,
-    weight: Weight | None,
-    bias: Weight | None,
-    layout: Layout | None = None,
-    shape: tuple[int, ...] | None = None,
+    capture: Capture, call: Call, values: Tensor, weight: Weight | None, bias: Weight | None, image: bool = False
 ) -> Any:
     """A norm of the raw input: its numbers are real, and gains and biases follow as the functions they are."""
+    layout, shape = (_image_layout(values), _channel_shape(values)) if image else (None, None)
     result: Any = values if weight is None and bias is None else concrete_field(capture, values, layout)
-    for function, name, other in ((torch.mul, "mul", weight), (torch.add, "add", bias)):
+    return _spelt_out(capture, call, result, ((torch.mul, weight), (torch.add, bias)), shape)
+
+
+def _spelt_out(
+    capture: Capture, call: Call, result: Any, steps: Iterable[tuple[Any, Any]], shape: tuple[int, ...] | None
+) -> Any:
+    """Sums and products with real numbers and with weights, where there are some, in a shape."""
+    for function, other in steps:
+        if isinstance(other, Weight) and shape is not None:
+            other = of_weights(capture, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
+        elif isinstance(other, Tensor):
+            other = other.detach().float().reshape(shape or other.shape)
         if other is not None:
-            given = other
-            if shape is not None:
-                given = of_weights(capture, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
-            result = by_rule(capture, Call(function, name, (result, given), {}, call.module))
+            result = by_rule(capture, Call(function, function.__name__, (result, other), {}, call.module))
     return result
 
 
@@ -281,17 +254,20 @@ def _image_layout(values: Tensor) -> Layout:
     return of_roles(values.shape, [BATCH, CHANNEL, *[TOKEN] * (values.dim() - 2)])
 
 
-def _channel_shape(values: Tensor) -> tuple[int, ...]:
+def _channel_shape(values: Any) -> tuple[int, ...]:
     """The shape of one number per channel."""
-    return (-1, *[1] * (values.dim() - 2))
+    return (-1, *[1] * (len(values.shape) - 2))
 
 
 # -- norms spelt out with means and roots
 
 
-def one_group(capture: Capture, node: Node, width: int, groups: int) -> Node:
-    """One group of channels, which stands for all."""
-    return capture.apply(Narrow(1.0, width, groups), node)
+def _of_groups(capture: Capture, op: LayerNorm, node: Node, width: int, channels: int, bound: Any = None) -> Node:
+    """A norm of each group of channels, one of which stands for all."""
+    if channels == width:
+        return capture.apply(op, node, weights=bound)
+    one = capture.apply(Narrow(1.0, width, channels // width), node)
+    return capture.apply(Narrow(1.0, channels), capture.apply(op, one, weights=bound))
 
 
 def centre(capture: Capture, x: Field) -> Field:
@@ -342,12 +318,7 @@ def normalized(capture: Capture, call: Call, x: Field, statistic: Field, inverse
     width = _norm_width(x.layout, statistic.layout)
     target, kind = (x.base.centred, LayerNorm) if x.base.centred is not None else (x.base, RMSNorm)
     assert target is not None
-
-    groups = x.layout.channels // width
-    node = target.node if groups == 1 else one_group(capture, target.node, width, groups)
-    node = capture.apply(kind(epsilon=epsilon, affine=False), node)
-    if groups > 1:
-        node = capture.apply(Narrow(1.0, x.layout.channels), node)
+    node = _of_groups(capture, kind(epsilon=epsilon, affine=False), target.node, width, x.layout.channels)
     if abs(scale - 1.0) > 1e-6:
         node = capture.apply(Scale(scale), node)
     return Field(x.layout, lambda _: node, sources=x.sources, call=call, inputs=(x,))

@@ -35,6 +35,7 @@ from sigprop.registry import Registry
 from sigprop.sites import ROOT, outputs
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.drawn import Sampled
+from sigprop.theory.ops.gather import Scatter
 
 # -- Modules that run, and what they make
 
@@ -138,6 +139,10 @@ class CaptureOptions:
         return self.seed + (self.network or 0)
 
 
+CHOICES = 32
+"""Draws that tell how many positions are picked on average, to a tenth of that of an expert in eight."""
+
+
 class Capture(ModuleSites):
     """The graph of one run, and what rules use to extend it.
 
@@ -157,6 +162,7 @@ class Capture(ModuleSites):
         self.centred: dict[tuple[Field, Layout], Field] = {}
         self.repeats: dict[Field, int] = {}
         self.places = torch.empty(0, dtype=torch.long)
+        self._choices: list[Replay] = []
         self.concrete = Replay(self.states, torch.Generator().manual_seed(seed + 1))
         self.drawn: list[ReplayedFunction] = []
         self.attentions = 0
@@ -188,9 +194,7 @@ class Capture(ModuleSites):
         if not math.isfinite(float(signal.kernel.values.sum())):
             made = getattr(op, "reason", type(op).__name__)
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
-        whole = max((self.graph.routed.get(item, 0) for item in inputs), default=0)
-        if len(signal.mean) < whole:
-            self.graph.routed[node] = whole
+        self._follow_routing(node, len(signal.mean))
         self.graph.nodes.append(node)
         return node
 
@@ -199,6 +203,14 @@ class Capture(ModuleSites):
         most = self.options.positions
         if positions > most:
             raise TooLarge(f"{positions:,} positions in {self.module!r}, of which {most:,} may be followed")
+
+    def _follow_routing(self, node: Node, positions: int) -> None:
+        """A node that sees positions which were picked; where all were, until others come together with them."""
+        found = [self.graph.routed.get(item, (0, 1.0)) for item in node.inputs]
+        whole = max(found, default=(0, 1.0))
+        alone = positions == whole[0] == min(found, default=whole)[0] and not isinstance(node.op, (Sampled, Scatter))
+        if positions < whole[0] or alone:
+            self.graph.routed[node] = whole
 
     def seed(self) -> int:
         self._seeds += 1
@@ -254,6 +266,16 @@ class Capture(ModuleSites):
     def value_of(self, item: Any) -> Any:
         """Real numbers for a traced tensor, drawn once: routing, comparisons, branches on values."""
         return self.concrete(item) if isinstance(item, Record) else item
+
+    def picked_on_average(self, choice: Field, count: int) -> float:
+        """How many entries a drawn mask has on average, for each of the `count` that it had when it was drawn; 1 for a
+        choice that is no mask of so many."""
+        if int(self.concrete(choice).count_nonzero()) != count:
+            return 1.0
+        if not self._choices:
+            seeds = (torch.Generator().manual_seed(self._base + 2 + number) for number in range(CHOICES))
+            self._choices = [Replay(self.states, generator) for generator in seeds]
+        return sum(int(replay(choice).count_nonzero()) for replay in self._choices) / CHOICES / count
 
     # -- tensors that stand for records
 

@@ -207,6 +207,8 @@ class CaptureMode(Mode):
         into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
         if self._recording:
             return self._recorded(rule, call)
+        if (empty := _of_none(call)) is not None:
+            return empty
         of_weights_alone = not into_numbers and all(isinstance(item, Weight) for item in call.records)
         of_input = of_weights_alone and makes_fields(call)
         if of_weights_alone and not of_input:
@@ -247,6 +249,14 @@ class CaptureMode(Mode):
                 return iter(made)
             return type(result)(made)
         return result
+
+
+def _of_none(call: Call) -> Tensor | None:
+    """What a call makes of no entries, as an expert of no tokens."""
+    if all(item.numel() for item in call.given if isinstance(item, Tensor)):
+        return None
+    made = on_meta(call)
+    return torch.empty(made.shape, dtype=made.dtype) if isinstance(made, Tensor) and not made.numel() else None
 
 
 def _shapes(call: Call) -> str:

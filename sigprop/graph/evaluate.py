@@ -24,6 +24,8 @@ from sigprop.theory.ops.base import Op, ParameterState
 ROUNDING = 1e-9
 ADDED = "gradients through several uses of one weight are taken as independent"
 ROUTED = "how many positions it sees was drawn once"
+FEW_PICKED, FEW_ROUTED = 8, "which few positions it sees was drawn once"
+"""Positions of so few the average gradient is not that of any, as behind a causal mask."""
 DEPENDENT = {
     STRUCTURED: "taken as independent draws, which they are not",
     CENTRED: "taken as independent draws, and they sum to zero",
@@ -232,7 +234,8 @@ class Evaluation:
             for source, arrived in sent if paths.reused else ():
                 paths.arrives(source, node, arrived)
             if done is not None:
-                done(node, gradient)
+                picked = self.positions(node) < min(self.graph.routed.get(node, (0, 1.0))[0], FEW_PICKED)
+                done(node, gradient.note(Status.ASSUMED, FEW_ROUTED) if picked else gradient)
                 if node not in edges:
                     del self.gradients[node]
         for name, *_ in uses_that_add_up(self.nodes, self._uses):
@@ -265,7 +268,8 @@ class Evaluation:
             sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(received.weights)}
         if parameters:
             known.append(op.parameter_evidence(gradient, *signals))
-        if node in self.graph.routed:
+        whole, more = self.graph.routed.get(node, (0, 1.0))
+        if self.positions(node) < whole or more != 1.0:
             known.append(Evidence(Status.ASSUMED, ROUTED))
         evidence = made.join(*known) if parameters or node.parameters else made
         if node.parameters:
@@ -273,7 +277,7 @@ class Evaluation:
         for state in parameters:
             if state.name in sizes:
                 weight, entries = sizes[state.name]
-                amount = float(state.grad_second_moment) * entries
+                amount = float(state.grad_second_moment) * entries * more
                 rows = weight.knows_rows and state.name == "weight" and received is None
                 along = op.along_rows(gradient, *signals) if rows else None
                 own = evidence if received is None else evidence.join(op.weight_evidence(gradient, weight))

@@ -244,7 +244,8 @@ class Graph:
 
     `lookups`: nodes that are rows of a table, its name and the ids; `origins`: nodes that count as positions of another
     one that they were not made of, and which; the last one counts, and for what was recorded earlier those before.
-    `routed`: nodes whose positions were picked by one drawn choice, as tokens of an expert, and of how many they were.
+    `routed`: nodes whose positions were picked by one drawn choice, as tokens of an expert: of how many they were, and
+    how many are picked on average for each one that was.
     `loss_seed`: that of outputs that are drawn for a loss, whichever it is.
     """
 
@@ -254,7 +255,7 @@ class Graph:
         self.sites: list[NamedNode] = []
         self.lookups: dict[Node, tuple[str, Tensor]] = {}
         self.origins: dict[Node, dict[Node, Tensor]] = {}
-        self.routed: dict[Node, int] = {}
+        self.routed: dict[Node, tuple[int, float]] = {}
 
     def add(self, node: Node) -> Node:
         self.nodes.append(node)

@@ -81,6 +81,31 @@ def test_weights_that_see_tokens_picked_once_are_guesses():
     assert ROUTED not in (told["router.weight"], told["first.weight"], told["out.weight"])
 
 
+def test_weights_that_see_tokens_picked_once_count_those_of_the_average():
+    """They had the gradient of the one draw, from a quarter to twice what it is."""
+    make = partial(Picked, "scatter")
+    measured, told = measure(None, TOKENS, "noise", build=make, seeds=100), predict(build(make), TOKENS, loss="noise")
+    for row in (item for item in measured.parameters if "experts" in item.name):
+        found, error = told.parameter(row.name).grad_second_moment, row.errors["grad_second_moment"]
+        assert abs(found - row.grad_second_moment) < 4.0 * error + 0.15 * row.grad_second_moment, row.name
+
+
+class Many(Picked):
+    """More experts than the draw has tokens for."""
+
+    def __init__(self, width=48):
+        super().__init__("scatter", width)
+        self.router = nn.Linear(width, 40, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(40))
+
+
+def test_an_expert_that_no_token_was_drawn_for_makes_nothing():
+    """It was a fault. Of few tokens no average is known."""
+    told = predict(build(Many), TOKENS, loss="noise")
+    assert all(math.isfinite(row.variance) for row in told.sites if not row.name.startswith("experts"))
+    assert all(row.status == "assumed" for row in told.sites if row.name.startswith("experts"))
+
+
 class Dispatched(Routed):
     """Tokens put into the slots of their experts by a product with ones, and taken back from there; what is beyond an
     expert's slots is dropped."""

@@ -173,8 +173,9 @@ def moved(capture: Capture, call: Call, input: Field, routing: Field | None = No
         if routing is None:
             return capture.field_of(op, input, layout, call)
         made = capture.field_of(op, input, layout, call, doubts=(COMPARED,) if _compared(input, routing) else ())
-        if layout.positions < input.layout.positions:
-            capture.graph.routed[made.node] = input.layout.positions
+        if layout.positions <= input.layout.positions:
+            more = capture.picked_on_average(routing, layout.positions)
+            capture.graph.routed[made.node] = (input.layout.positions, more)
         return made
     make = lambda _: capture.apply(PositionsToChannels(rows.unique(dim=1).long(), layout.channels), input.node)  # noqa: E731
     return Field(layout, make, sources=input.sources, call=call, inputs=(input,))

@@ -42,6 +42,16 @@ class Distribution:
     kind: str = INDEPENDENT
     uncertainty: float = 0.0
     numbers: Tensor | None = None
+    row_tails: float | None = None
+
+    @property
+    def tails(self) -> float:
+        """The excess kurtosis that sums of entries see: of rows whose length is known, by that."""
+        if self.row_tails is not None:
+            return self.row_tails
+        if not self.variance:
+            return 0.0
+        return float((self.quantiles - self.mean).pow(4).mean()) / self.variance**2 - 3.0
 
     @classmethod
     def of(cls, quantiles: Tensor, kind: str = INDEPENDENT) -> Distribution:

@@ -14,10 +14,19 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sigprop.distributions import CENTRED, COPIED, STRUCTURED, UNKNOWN, Distribution
 from sigprop.graph.graph import ONE_NUMBER, Entries, Graph, Node, Parents, Weight
-from sigprop.graph.shared_parts import IN_STEP, PathsAhead, Received, SharedParts, WeightsBehind, uses_that_add_up
+from sigprop.graph.shared_parts import (
+    IN_STEP,
+    PathsAhead,
+    Received,
+    SharedParts,
+    WeightsBehind,
+    settled,
+    uses_that_add_up,
+)
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState
 
@@ -81,6 +90,7 @@ class Evaluation:
         self._given: dict[Node, Op] = {} if base is None else dict(base._given)
         self._ops: dict[Node, Op] = {}
         self._signals: dict[Node, Signal] = {}
+        self._kurtosis: dict[Node, Tensor | None] = {}
         self._laws: dict[Weight, Distribution] = {} if base is None else dict(base._laws)
         self._derived: dict[Weight, tuple[Distribution, Parents]] = {}
         self.gradients: dict[Node, Gradient] = {}
@@ -162,6 +172,18 @@ class Evaluation:
             own = node.op if self.base is None else self.base.op(node)
             self._ops[node] = self._bound(node, self._given.get(node, own))
         return self._ops[node]
+
+    def kurtosis(self, node: Node) -> Tensor | None:
+        """That of a tensor's channels between its positions (see `corrections.kurtosis`)."""
+
+        def above(item: Node) -> tuple[Node, ...]:
+            return item.inputs if item.op.keeps_kurtosis else ()
+
+        def made(item: Node) -> Tensor | None:
+            signals = [self.signal(other) for other in item.inputs]
+            return self.op(item).kurtosis(self.signal(item), signals, [self._kurtosis[other] for other in above(item)])
+
+        return settled(node, self._kurtosis, above, made)
 
     def run(self, nodes: Iterable[Node] | None = None) -> None:
         """Compute the signals of the given nodes, all of them by default, in order."""

@@ -181,7 +181,8 @@ class ThroughActivation:
 
     def moved(self, move: Callable[[Kernel], Kernel], gain_excess: Number = 1.0) -> ThroughActivation:
         """With every kernel mapped, and so much of `sum_t g_t x_t` squared."""
-        made = (replace(item, kernel=move(item.kernel), passed=move(item.passed)) for item in self.gradients)
+        found = ((item, move(item.kernel), move(item.passed)) for item in self.gradients)
+        made = (replace(item, kernel=kernel, passed=passed, kurtosis=None) for item, kernel, passed in found)
         return ThroughActivation(tuple(made), self.gain_excess * gain_excess)
 
     def collected(self, signal: Signal) -> ThroughActivation:

@@ -248,6 +248,7 @@ def contract(
         op, uses = TokenLinear(fan_in, fan_out, law.variance, channels=groups, **given), 1
     else:
         given |= {"centred": matrix and law.kind == CENTRED, "by_rows": matrix and weight_labels[0] in new}
+        given |= {"tails": law.tails}
         op, uses = Linear(fan_in, fan_out, law.variance, **given), groups
     bound = {"weight": (weight, fan_in * fan_out * apart * uses)}
     if bias is not None:

@@ -65,6 +65,7 @@ def convolution(
         window=tuple(weight.shape[-rank:]),
         centred=law.kind == CENTRED,
         mean=law.mean,
+        tails=law.tails,
         **given,
     )
     node = capture.apply(op, x.node, weights=bound_to(weight=weight, bias=bias))
@@ -109,7 +110,9 @@ def _pixels(
     if centred:
         rows = (rows - rows.mean(1, keepdim=True)) * (fan_in / max(fan_in - 1, 1)) ** 0.5
     gram, sums = Dense(rows @ rows.T), rows.sum(1)
-    op = ParameterSource(gram, law.variance, (width, fan_in), width, law.mean, sums, centred=centred, role="input")
+    op = ParameterSource(
+        gram, law.variance, (width, fan_in), width, law.mean, sums, centred=centred, role="input", tails=law.tails
+    )
     op = op if bias is None else op.with_law("bias", bias.distribution)
     node = capture.apply(op, weights=bound_to(weight=weight, bias=bias))
     source = Field(of_roles(tuple(input.shape), [CHANNEL] * input.dim()), lambda _: node)

@@ -22,6 +22,9 @@ from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.scale import Scale
 
+FEW_DIMENSIONS = 8.0
+"""Independent directions of a channel over a batch, up to which what is behind a norm over it is drawn."""
+
 
 @rule("layer_norm")
 def layer_norm(
@@ -177,10 +180,20 @@ def _of_batch(
         return _of_parts(capture, call, x.base, parts, weight, bias, epsilon)
     told, bound = _affine(weight, bias)
     call, few = _stateless(call, x, weight, bias, epsilon), few_entries(x.layout.positions)
+    few = few or _few_dimensions(capture, x)
     if x.base.is_drawn:
         inputs = [item for item in (x, weight, bias) if item is not None]
         return capture.drawn_field(x.layout, call, inputs, "BatchNorm of sums of few products", is_drawn=True)
     return capture.field_of(FiniteBatchNorm(epsilon=epsilon, **told), x, x.layout, call, bound, of_few=few)
+
+
+def _few_dimensions(capture: Capture, x: Field) -> int:
+    """In how many directions the positions of a channel vary, where they are so few that what is normalized is far from
+    Gaussian: a window of three numbers, a smooth image. Zero for any other."""
+    kernel = capture.states.signal(x.node).kernel.centred().dense()
+    spread = float(kernel.values.square().sum())
+    count = float(kernel.diagonal.sum()) ** 2 / spread if spread > 0.0 else math.inf
+    return math.ceil(count) if count < FEW_DIMENSIONS else 0
 
 
 def _of_parts(

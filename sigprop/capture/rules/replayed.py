@@ -173,6 +173,8 @@ def _left(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int] | None:
 
 # -- Functions of parameters alone
 
+ROWS = 8
+"""Rows that tell how much their lengths vary."""
 ENTRIES, LARGE, MOST = 1024, 1 << 20, 64
 """Numbers that tell how much of a gradient arrives at a parameter, of so few draws and entries drawn at most."""
 
@@ -286,7 +288,16 @@ class _Derived:
             return Distribution.table(values), _received(replay, values) or shares
         assert self._weight.call is not None
         kind = _kind(self._weight.call, laws, values.detach())
-        return Distribution.measured(values, kind), _received(replay, values) or shares
+        law = replace(Distribution.measured(values, kind), row_tails=_row_tails(values.detach()))
+        return law, _received(replay, values) or shares
+
+
+def _row_tails(values: Tensor) -> float | None:
+    """The kurtosis of independent entries with which squared norms of rows would vary as they do: -2 of one length."""
+    if values.dim() < 2 or len(values) < ROWS:
+        return None
+    norms = values.flatten(1).square().sum(1)
+    return float(norms.var(correction=0) / norms.mean().square()) * values[0].numel() - 2.0
 
 
 def _kind(call: Call, laws: list[Distribution], values: Tensor) -> str:

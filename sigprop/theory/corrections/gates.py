@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sigprop.theory.activations.base import ActivationFunction, Shifted
 from sigprop.theory.corrections.along_signal import aligned_gain
+from sigprop.theory.corrections.kurtosis import between
 from sigprop.theory.kernels import Dense, Kernel
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class ActivationGradient:
     passed: Kernel
     function: ActivationFunction
     share: Tensor | float = 1.0
+    kurtosis: Tensor | None = None
+    """That of the argument."""
 
     def behind(self, constant: float) -> ActivationGradient:
         """The same gradient as one of the signal before a constant was added to it."""
@@ -50,6 +53,8 @@ class ActivationGradient:
         made, level = kernel.scale(1.0 / self.share), mean / kernel.per_token(self.share) ** 0.5
         pair = (*_pair(made - made.outer(level, level)), made.left(level), made.right(level))
         joint = self.function.radial.cross_moment(*pair)
+        if self.kurtosis is not None:
+            joint = joint + between(self.function.radial, made.diagonal - level**2, level, self.kurtosis)
         return (self.kernel.values * joint - self.passed.values * made.values) * made.spread(self.share) ** 2
 
     def projection(self, kernel: Dense) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.corrections.along_signal import diagonal
 from sigprop.theory.corrections.finite_width import FunctionMoments, curved_kernel, moments_of, through_function
 from sigprop.theory.corrections.gates import ActivationGradient
+from sigprop.theory.corrections.kurtosis import between
 from sigprop.theory.corrections.pairs import fresh_fluctuation
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Carried, Op
@@ -55,6 +57,11 @@ class Activation(Op):
     carries = ALL_TRANSFORMED
 
     function: ActivationFunction
+    kurtosis_of_input: Tensor | None = None
+
+    def bound(self, states: Any, node: Any) -> Activation:
+        found = states.kurtosis(node.inputs[0])
+        return self if found is None else replace(self, kurtosis_of_input=found)
 
     def _arguments(self, x: Signal):
         """Variances, covariances and means of all pairs; one level stands for all where tokens have the same."""
@@ -70,6 +77,10 @@ class Activation(Op):
         (x,) = inputs
         kernel = x.kernel.like(self.function.cross_moment(*self._arguments(x)))
         mean = self.function.mean(x.covariance.diagonal, x.mean)
+        if self.kurtosis_of_input is not None:
+            kernel = kernel.like(
+                kernel.values + between(self.function, x.covariance.diagonal, x.mean, self.kurtosis_of_input)
+            )
         moments = moments_of(self.function, x)
         kernel = curved_kernel(kernel, moments, x)
         parts = {"fluctuation": self._fluctuation(x, kernel, moments.norm), "common": self._common(x)}
@@ -124,7 +135,9 @@ class Activation(Op):
         slopes = self.function.derivative_cross_moment(*self._arguments(x))
         slopes = slopes * gradient.kernel.spread(through_function(moments, x, gradient.directions))
         kernel = gradient.kernel.like(gradient.kernel.values * slopes)
-        through = ThroughActivation((ActivationGradient(gradient.kernel, kernel, self.function),))
+        through = ThroughActivation(
+            (ActivationGradient(gradient.kernel, kernel, self.function, kurtosis=self.kurtosis_of_input),)
+        )
         slope, rest = gradient.along_signal.slope, gradient.along_signal.rest
         made = Activation.carries.gradient(
             gradient,

@@ -110,6 +110,9 @@ class Law(Protocol):
     @property
     def kind(self) -> str: ...
 
+    @property
+    def tails(self) -> float: ...
+
 
 class Op(ABC):
     """One step of the chain. Hyperparameters may be numbers or grids; inputs and output are states.
@@ -178,6 +181,14 @@ class Op(ABC):
     def bound(self, states: Any, node: Any) -> Op:
         """The op at a node of an evaluation, in its states; itself unless it looks beyond its inputs."""
         return self
+
+    keeps_kurtosis: ClassVar[bool] = False
+    """Whether the kurtosis of its channels has something to do with that of its inputs."""
+
+    def kurtosis(self, output: Signal, inputs: Sequence[Signal], below: Sequence[Tensor | None]) -> Tensor | None:
+        """That of its channels between positions, given that of the inputs (see `corrections.kurtosis`); None where
+        they are Gaussian."""
+        return None
 
     gradients_read: Sequence[Any] = ()
     """Nodes whose gradients it reads, beside that of its output."""

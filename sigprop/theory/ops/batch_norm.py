@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.theory.corrections.gates import projected
+from sigprop.theory.corrections.kurtosis import over_batch
 from sigprop.theory.corrections.pairs import left_to_the_next
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import ParameterState
@@ -80,6 +83,18 @@ class FiniteBatchNorm(BatchNorm):
 
     carries = BatchNorm.carries
 
+    keeps_kurtosis = True
+
+    before: Tensor | None = field(default=None, kw_only=True)
+    """The kurtosis of its input."""
+
+    def bound(self, states: Any, node: Any) -> FiniteBatchNorm:
+        return replace(self, before=states.kurtosis(node.inputs[0]))
+
+    def kurtosis(self, output: Signal, inputs: Sequence[Signal], below: Sequence[Tensor | None]) -> Tensor | None:
+        centred, level = self._level(inputs[0])
+        return over_batch(centred.dense().values / level, below[0])
+
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         centred, level = self._level(inputs[0])
         count = centred.tokens
@@ -91,8 +106,17 @@ class FiniteBatchNorm(BatchNorm):
             along, inner = along + one, inner + both
         scale = count * self.gain_second_moment
         values = gradient.kernel.values - (along + along.T) / scale + inner / scale**2
-        values = Dense(values).centred().values * (_mean_inverse(unit / count) * self.gain_second_moment / level)
+        values = Dense(values).centred().values * (self._inverse(unit / count) * self.gain_second_moment / level)
         return (self._left(gradient, Dense(values), *inputs),)
+
+    def _inverse(self, kernel: Tensor) -> Tensor:
+        """`E 1/v` of channels with this kernel and kurtosis."""
+        found = _mean_inverse(kernel)
+        if self.before is None:
+            return found
+        level = kernel.diagonal()
+        more = (self.before * level[:, None] * level).sum() / (2.0 * kernel.square().sum())
+        return 1.0 + (found - 1.0) * (1.0 + more).clamp_min(0.0)
 
 
 def _mean_inverse(kernel: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -130,6 +131,9 @@ class Convolution(Linear):
         for q in self.rows.T:
             made[q[:, None], q] += values
         return made[:size, :size]
+
+    def kurtosis(self, output: Signal, inputs: Sequence[Signal], below: Sequence[Tensor | None]) -> Tensor | None:
+        return super().kurtosis(output, [self._windows(inputs[0])[1]], below)
 
     def along_rows(self, gradient: Gradient, *inputs: Signal) -> float | None:
         return super().along_rows(gradient, self._windows(inputs[0])[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.corrections.finite_width import met, of_heavy_tails, through_weights
 from sigprop.theory.corrections.gates import ActivationGradient, along_weights
+from sigprop.theory.corrections.kurtosis import of_weights
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.states import (
@@ -66,6 +68,8 @@ class Linear(Op):
     centred: bool = False
     mean: float = field(default=0.0, kw_only=True)
     bias_mean: float = field(default=0.0, kw_only=True)
+    tails: float = field(default=0.0, kw_only=True)
+    """The excess kurtosis of the weights."""
     by_rows: bool = field(default=True, kw_only=True)
     """Whether the weights of an output are a row of the weight."""
 
@@ -160,6 +164,10 @@ class Linear(Op):
     def _met(self, gradient: Gradient, x: Signal) -> Tensor:
         return gradient.kernel.contract(met(x.kernel, x, gradient.directions))
 
+    def kurtosis(self, output: Signal, inputs: Sequence[Signal], below: Sequence[Tensor | None]) -> Tensor | None:
+        brought = self._seen(*inputs).kernel.scale(self.fan_in * self.variance)
+        return None if self.mean else of_weights(self.tails, self.fan_in, brought, output.kernel)
+
     def along_rows(self, gradient: Gradient, *inputs: Signal) -> float | None:
         if self.mean or not self.by_rows:
             return None
@@ -169,7 +177,7 @@ class Linear(Op):
     def with_law(self, parameter: str, law: Law) -> Linear:
         if parameter == "weight":
             centred = self.centred and law.kind == "centred"
-            return replace(self, variance=law.variance, mean=law.mean, centred=centred)
+            return replace(self, variance=law.variance, mean=law.mean, tails=law.tails, centred=centred)
         return replace(self, bias_variance=law.variance, bias_mean=law.mean)
 
     def _along_itself(self, gradient: Gradient, x: Signal) -> Tensor | float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +39,8 @@ class Residual(Op):
 
     Exact in expectation over the weights of the branch; shares and fluctuations in first order.
     """
+
+    keeps_kurtosis = True
 
     carries = ALL_TRANSFORMED
 
@@ -123,6 +126,16 @@ class Residual(Op):
             through_activation=through,
         )
 
+    def kurtosis(self, output: Signal, inputs: Sequence[Signal], below: Sequence[Tensor | None]) -> Tensor | None:
+        """Of independent tensors cumulants add up."""
+        total: Tensor | None = None
+        for scale, x, found in zip((self.skip, self.branch), inputs, below, strict=False):
+            if found is not None:
+                part = scale**2 * x.kernel.diagonal / output.kernel.diagonal.clamp_min(1e-300)
+                found = found * part[:, None] * part
+                total = found if total is None else total + found
+        return total
+
     def of_entry(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """The branch is added to it and is independent of it."""
         return values * self.skip, torch.ones_like(values) * self.skip
@@ -142,6 +155,8 @@ class BranchOrigin(Op):
     Exact.
     """
 
+    keeps_kurtosis = True
+
     carries = ALL_TRANSFORMED.but(common=KEPT, directions=KEPT, along_signal=KEPT, through_activation=KEPT)
 
     def forward(self, *inputs: Signal) -> Signal:
@@ -153,6 +168,9 @@ class BranchOrigin(Op):
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
         return Carried(1.0)
+
+    def kurtosis(self, output: Signal, inputs: Sequence[Signal], below: Sequence[Tensor | None]) -> Tensor | None:
+        return below[0]
 
 
 @dataclass(frozen=True)

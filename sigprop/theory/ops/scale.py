@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,8 @@ class Scale(Factors):
     Exact.
     """
 
+    keeps_kurtosis = True
+
     factor: float
 
     @property
@@ -31,6 +34,9 @@ class Scale(Factors):
 
     def square(self, kernel: Kernel) -> float:
         return self.factor**2
+
+    def kurtosis(self, output: Signal, inputs: Sequence[Signal], below: Sequence[Tensor | None]) -> Tensor | None:
+        return below[0]
 
     def of_entry(self, values: Tensor) -> tuple[Tensor, Tensor]:
         return values * self.factor, torch.full_like(values, self.factor)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sigprop.errors import require
 from sigprop.theory.corrections.gates import along_weights
+from sigprop.theory.corrections.kurtosis import of_weights
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.states import EXACT, Evidence, Fluctuation, Gradient, Signal, exchangeable_signal, starts
@@ -67,6 +68,8 @@ class ParameterSource(Op):
     bias_variance: float | None = None
     bias_mean: float = 0.0
     centred: bool = False
+    tails: float = 0.0
+    """The excess kurtosis of the weights."""
     role: str = "source"
     evidence: Evidence = EXACT
 
@@ -87,6 +90,10 @@ class ParameterSource(Op):
             found.append(ParameterState("bias", (self.channels,), "bias", 0.0, gradient.summed()))
         return found
 
+    def kurtosis(self, output: Signal, inputs: Sequence[Signal], below: Sequence[Tensor | None]) -> Tensor | None:
+        entries = math.prod(self.shape) // self.channels
+        return None if self.mean else of_weights(self.tails, entries, self.gram.scale(self.variance), output.kernel)
+
     def along_rows(self, gradient: Gradient, *inputs: Signal) -> float | None:
         entries = math.prod(self.shape) // self.channels
         if self.mean or self.shape[0] != self.channels:
@@ -97,7 +104,7 @@ class ParameterSource(Op):
     def with_law(self, parameter: str, law: Law) -> ParameterSource:
         if parameter == "bias":
             return replace(self, bias_variance=law.variance, bias_mean=law.mean)
-        return replace(self, variance=law.variance, mean=law.mean)
+        return replace(self, variance=law.variance, mean=law.mean, tails=law.tails)
 
 
 @dataclass(frozen=True, eq=False)

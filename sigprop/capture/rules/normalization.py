@@ -118,8 +118,12 @@ def instance_norm(capture: Capture, call: Call, input: Any, *_: Any, **__: Any) 
 
 
 def _replayed(capture: Capture, call: Call, shape: tuple[int, ...], groups: int) -> Any:
-    """Drawn, and so is what follows it where a group has few entries."""
-    return _drawn(capture, call, math.prod(shape[1:]) // groups)
+    """Drawn, and so is what follows it where a group has few entries or is one channel: then its sums over positions
+    are fixed, which a Gaussian's are not."""
+    made = _drawn(capture, call, math.prod(shape[1:]) // groups)
+    if isinstance(made, Field) and groups == shape[1]:
+        made.of_few = math.prod(shape[2:])
+    return made
 
 
 def _drawn(capture: Capture, call: Call, entries: int) -> Any:

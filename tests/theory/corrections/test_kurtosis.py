@@ -76,6 +76,15 @@ def test_a_pool_behind_batch_norm_and_a_function(act):
     _agrees(make, "6", "variance")
 
 
+def test_a_pool_behind_a_norm_of_each_channel_of_an_image():
+    """Every image has the sums that the norm gave it: the variance was ten times too large."""
+
+    def make():
+        return nn.Sequential(nn.Conv2d(3, 40, 3, 2, 1), nn.InstanceNorm2d(40), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+
+    _agrees(make, "3", "variance")
+
+
 class Wave(nn.Module):
     """Two maps of given numbers of 9 entries, with a norm over the batch."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError
 from sigprop.registry import Registry
-from sigprop.results.report import Finding
+from sigprop.results.report import Datum, Finding, Prescription
 
 if TYPE_CHECKING:
     from sigprop.checks.subject import Subject
@@ -37,6 +37,29 @@ class Check:
 def say(severity: str, title: str, cause: str, reference: str = "", **parts: Any) -> Finding:
     """A finding of the check that makes it: its name, group and depths are filled in by that."""
     return Finding("", "", severity, title, cause, reference, **parts)
+
+
+def told(
+    severity: str,
+    title: str,
+    cause: str,
+    fix: str,
+    sites: Iterable[str] = (),
+    parameters: Iterable[str] = (),
+    datum: Datum | None = None,
+) -> Finding:
+    """A finding that is plain: its evidence is how many places there are, or one number, and its fix is in words."""
+    sites, parameters = tuple(dict.fromkeys(sites)), tuple(parameters)
+    datum = datum or Datum("such places", max(1, len(sites), len(parameters)), "measured", expected=0)
+    return say(
+        severity,
+        title,
+        cause,
+        sites=sites,
+        parameters=parameters,
+        evidence=(datum,),
+        prescription=Prescription(fix),
+    )
 
 
 CHECKS: Registry[Check] = Registry("finding", "sigprop.checks.findings")

@@ -48,7 +48,7 @@ class Stack(nn.Module):
             self.__dict__["layers"] = layers
 
     def forward(self, x):
-        for layer in self.layers:
+        for layer in self.layers[:2] if self.wrong == "range" else self.layers:
             x = layer(x)
         return self.out(x)
 
@@ -148,6 +148,29 @@ def test_modules_that_are_shared_on_purpose_are_left_alone():
 
     torch.manual_seed(0)
     assert "lost_modules" not in answered(Heads(), SIGNAL)
+
+
+def test_a_layer_that_is_left_out_is_told():
+    torch.manual_seed(0)
+    assert "are never run" in answered(Stack("range"), SIGNAL)["no_gradient"].title
+    assert "no_gradient" not in answered(Stack(), SIGNAL)
+
+
+def test_a_part_that_drowns_beside_another_is_told():
+    class Joined(nn.Module):
+        def __init__(self, factor, added):
+            super().__init__()
+            self.image, self.text, self.factor, self.added = nn.Linear(16, 16), nn.Linear(16, 16), factor, added
+            self.out = nn.Linear(16 if added else 32, 4)
+
+        def forward(self, x):
+            image, text = self.image(x), self.factor * self.text(x)
+            return self.out(image + text[:, :1] if self.added else torch.cat([image, text], -1))
+
+    torch.manual_seed(0)
+    for added in (True, False):
+        assert "text drowns" in answered(Joined(1e-3, added), X)["drowned_part"].cause
+        assert "drowned_part" not in answered(Joined(0.1, added), X)
 
 
 def test_a_divisor_of_both_signs_is_told():

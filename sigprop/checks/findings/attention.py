@@ -1,4 +1,4 @@
-"""Attention that sees what it should not, is near one-hot, or cannot tell its keys apart."""
+"""Attention and routers that see what they should not, are near one-hot, or cannot tell apart what they choose."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.calls import MadeBy
-from sigprop.checks.registry import check, say
+from sigprop.checks.registry import check, say, told
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results import SiteRow
@@ -19,38 +19,30 @@ def attention_masks(subject: Subject) -> Iterator[Finding]:
     seen = subject.observed
     turned = [name for name, item in seen.softmaxes.items() if item.places]
     if seen.future:
-        yield _finding(
-            seen.future,
+        yield told(
+            "problem",
             f"{seen.future[0]} attends to itself and to the future, never to what came before",
             "Its mask hides every earlier position and shows every later one: the mask is transposed or inverted.",
             "transpose the mask, or invert it (tril, not triu; True means shown in scaled_dot_product_attention)",
+            seen.future,
         )
     if seen.unseen:
         name = max(seen.unseen, key=seen.unseen.__getitem__)
-        yield _finding(
-            list(seen.unseen),
+        yield told(
+            "problem",
             f"{name} may see no key at all in {seen.unseen[name]} sequences",
             "Its `key_padding_mask` hides every token of them: it is inverted, or the sequences are empty.",
             "invert the mask (`~mask`): True means hidden in `key_padding_mask`",
+            list(seen.unseen),
         )
     if turned:
-        yield _finding(
-            turned,
+        yield told(
+            "problem",
             f"the softmax of {turned[0]} runs along another axis than the keys",
             "Weights of one query do not sum to one: queries (or heads) compete for each key instead.",
             "take the softmax along the last axis, dim=-1",
+            turned,
         )
-
-
-def _finding(sites: list[str], title: str, cause: str, fix: str) -> Finding:
-    return say(
-        "problem",
-        title,
-        cause,
-        sites=tuple(sites),
-        evidence=(Datum("attentions of this kind", max(len(sites), 1), "measured", expected=0),),
-        prescription=Prescription(fix),
-    )
 
 
 @check("attention_saturated", "tokens", "scores so large that attention is near one-hot")
@@ -149,4 +141,27 @@ def attention_uniform(subject: Subject) -> Iterator[Finding]:
         depths=(rows[0].depth, rows[-1].depth),
         evidence=(Datum("score variance", rows[0].variance, subject.source),),
         prescription=Prescription("initialize the queries with std 1 / sqrt(fan_in) if this is not meant"),
+    )
+
+
+@check("router_collapse", "tokens", "routers that send all tokens to the same few experts")
+def router_collapse(subject: Subject) -> Iterator[Finding]:
+    """Of `options`, as many as take nine tenths of all choices; choices among what is no expert are left out."""
+    experts = subject.expert_counts
+    found = {
+        name: item
+        for name, item in subject.observed.routings.items()
+        if item.options in experts and item.busy <= max(item.chosen, limit("busy_options") * item.options)
+    }
+    if not found:
+        return
+    worst = min(found, key=lambda name: found[name].busy / found[name].options)
+    item = found[worst]
+    yield say(
+        "problem" if item.busy <= item.chosen else "warning",
+        f"{item.busy} of {item.options} experts take nine tenths of all tokens in {worst}",
+        "The others get no gradient, and balance has to come from an auxiliary loss alone.",
+        "Fedus et al. 2022, section 2.2",
+        sites=tuple(found),
+        evidence=(Datum(f"experts that take nine tenths in {worst}", item.busy, "measured"),),
     )

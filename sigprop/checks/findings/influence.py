@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sigprop.checks.edits import edit, listed
 from sigprop.checks.ends import ABSENT, ZERO, gradient_ends
-from sigprop.checks.registry import check, say
+from sigprop.checks.registry import check, told
 from sigprop.checks.subject import Subject
 from sigprop.checks.suspects import started
 from sigprop.checks.thresholds import limit
-from sigprop.results.report import Datum, Edit, Finding, Prescription
-
-
-def _told(title: str, cause: str, fix: str, share: float = 0.0, sites: tuple[str, ...] = ()) -> Finding:
-    return say(
-        "problem",
-        title,
-        cause,
-        evidence=(Datum("share of the output that it changes", share, "measured"),),
-        prescription=Prescription(fix),
-        sites=sites,
-    )
+from sigprop.results.report import Datum, Edit, Finding
 
 
 @check("no_influence", "influence", "inputs, places or rows that the output does not depend on")
@@ -31,7 +21,8 @@ def no_influence(subject: Subject) -> Iterator[Finding]:
     seen = subject.influence
     for name, lost in seen.idle:
         cause = f"{lost} makes the same of values that differ" if lost else "Nothing that is computed reads its values"
-        yield _told(
+        yield told(
+            "problem",
             f"the output does not depend on {name}",
             f"{cause}: another {name} changes neither the output nor the loss, so that nothing about it is learned.",
             f"divide without rounding there (`/`, not `//`), or let {name} reach the signal in another way"
@@ -39,23 +30,26 @@ def no_influence(subject: Subject) -> Iterator[Finding]:
             else f"let {name} reach the signal",
         )
     if seen.late:
-        yield _told(
+        yield told(
+            "problem",
             f"the output does not depend on positions from {seen.late} on",
             "Their inputs were replaced and nothing changed: the output is read at a place that has not seen them.",
             "read the last position (of a one-way network), or an average over all, and not the first",
         )
     hidden = [name for name in subject.draws.rows if "_hh" in name and "bias" not in name]
     if seen.forgotten:
-        yield _told(
+        yield told(
+            "problem",
             f"the end of the sequence does not depend on the first {seen.forgotten} positions",
             "Their inputs were replaced and nothing changed: what the recurrent layers keep of a step is lost within "
             "16 steps, and so is its gradient.",
             f"initialize the recurrent matrix ({listed(hidden)}) orthogonal (torch.nn.init.orthogonal_), and let "
             "forget gates start open",
-            sites=tuple(hidden),
+            parameters=hidden,
         )
     if seen.orderless:
-        yield _told(
+        yield told(
+            "problem",
             f"positions make no difference: tokens {seen.orderless} and {seen.orderless + 1} can be exchanged",
             "The two were exchanged, their outputs were exchanged with them, and no other changed: no code of "
             "positions reaches the signal (none is added, or all are the same), and a sequence is read as a set.",
@@ -63,11 +57,16 @@ def no_influence(subject: Subject) -> Iterator[Finding]:
         )
     silent, rows = seen.silent
     if silent:
-        yield _told(
+        yield told(
+            "problem",
             f"{silent} of {rows} rows of the output do not depend on the input",
             "All inputs were replaced, and these rows stayed as they were, to the last bit: nothing is sent to them.",
             "look at the indices (edges, masks, offsets within a batch) by which they are given their inputs",
         )
+
+
+def _share(share: float) -> Datum:
+    return Datum("share of the output that it changes", share, "measured")
 
 
 @check("wrong_influence", "influence", "examples that change one another, and targets that the output can see")
@@ -75,42 +74,46 @@ def wrong_influence(subject: Subject) -> Iterator[Finding]:
     seen = subject.influence
     how = f" The first to do so is `{seen.function}` in {seen.where}." if seen.function else ""
     if seen.mixed > limit("leak"):
-        yield _told(
+        yield told(
+            "problem",
             f"examples of a batch change one another, in {seen.where} first",
             f"The first example was replaced, and the output of the others changed by {seen.mixed:.2g} of its mean "
             f"square: something runs along the axis of the batch.{how}",
             "let it run within each example: another axis (dim), batch_first=True, or a transpose before it",
-            seen.mixed,
             (seen.where,),
+            datum=_share(seen.mixed),
         )
     elif seen.seen > limit("leak"):
-        yield _told(
+        yield told(
+            "problem",
             f"outputs see the tokens that they are to predict, in {seen.where} first",
             f"Later tokens change {seen.seen:.2g} of the outputs before them, and each target is the next token: the "
             "loss can be learned by copying what no causal mask hides, or what runs along the axis of positions."
             f"{how}",
             "hide later positions there: a causal mask in every attention, and nothing along the axis of positions",
-            seen.seen,
             (seen.where,),
+            datum=_share(seen.seen),
         )
     mask, share = seen.hidden
     if mask:
-        yield _told(
+        yield told(
+            "problem",
             f"tokens that {mask} hides change the outputs of those that it shows",
             f"They were replaced, and the rest changed by {share:.2g} of its mean square: the mask does not reach the "
             "attention (or the average) that padding should be kept out of, or is inverted.",
             f"give {mask} to every attention and pooling, with True (or 1) for what each of them takes it for",
-            share,
+            datum=_share(share),
         )
     losses = subject.observed.losses
     wrong = [item for item in losses if item.offset in OFFSETS and not any(other.offset == 1 for other in losses)]
     if wrong and seen.causal and not subject.made_up:
         what, why = OFFSETS[wrong[0].offset or 0]
-        yield _told(
+        yield told(
+            "problem",
             f"the labels of the loss in {wrong[0].site} are the input tokens, {what}",
             f"Outputs that see no later token are to predict {why}",
             "shift them once: compare logits[:, :-1] with ids[:, 1:]",
-            sites=(wrong[0].site,),
+            [wrong[0].site],
         )
 
 
@@ -156,28 +159,20 @@ def frozen_readout(subject: Subject) -> Iterator[Finding]:
     matrices = [row for row in subject.draws.matrices if row.name != last.name]
     trained = sum(row.total for row in matrices if flags.get(row.name))
     if 2 * trained > sum(row.total for row in matrices):
-        owner = last.name.rpartition(".")[0]
-        yield say(
+        yield told(
             "warning",
             f"{last.name}, which makes the output, is frozen (requires_grad is False), and what it reads is trained",
             "The last layer is what a new task needs first: frozen, it stays as it was initialized, and the rest has "
             "to fit it. Were the two exchanged?",
-            parameters=(last.name,),
-            evidence=(Datum("entries of other matrices that are trained", trained, "weights"),),
-            prescription=Prescription(f"train the last layer: model.{owner}.requires_grad_(True)"),
+            f"train the last layer: model.{last.name.rpartition('.')[0]}.requires_grad_(True)",
+            parameters=[last.name],
         )
 
 
 def _silenced(names: list[str], cause: str, fix: str, edits: tuple[Edit, ...] = ()) -> Finding:
-    return say(
-        "problem",
-        f"{len(names)} frozen matrices do not reach the output, {names[0]} first",
-        f"{cause} What they have learned is lost, and training starts without it.",
-        parameters=tuple(names),
-        evidence=(Datum("frozen matrices without influence", len(names), "measured", expected=0),),
-        prescription=Prescription(fix),
-        edits=edits,
-    )
+    title = f"{len(names)} frozen matrices do not reach the output, {names[0]} first"
+    cause = f"{cause} What they have learned is lost, and training starts without it."
+    return replace(told("problem", title, cause, fix, parameters=names), edits=edits)
 
 
 def _beside(name: str, used: list[str], states: dict[str, str]) -> bool:

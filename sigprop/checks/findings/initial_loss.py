@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from sigprop.checks.calls import LossCall, MadeBy
 from sigprop.checks.gauges import logit_variance
-from sigprop.checks.registry import check, say
+from sigprop.checks.registry import check, say, told
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
@@ -38,14 +37,16 @@ def loss_inputs(subject: Subject) -> Iterator[Finding]:
     """What a loss is given beside what it takes: logits, probabilities, shapes, ranges, targets, signs."""
     seen = subject.observed
     for site, reader, maker in seen.bounded[:1]:
-        yield _given(
+        yield told(
+            "problem",
             f"`{reader}` in {site} takes logits and is given what a {maker} has made",
             f"Its values pass a {maker} before and {BOUNDED[maker]}.",
             f"leave out the {maker} before it",
             [name for name, *_ in seen.bounded],
         )
     for site, reader, total in seen.unlikely[:1]:
-        yield _given(
+        yield told(
+            "problem",
             f"`{reader}` in {site} takes logarithms of probabilities, and these sum to {total:.3g}",
             "Over the classes they should sum to one: there is no log_softmax before it, or it runs along another axis "
             "(dim), so that the loss is none of probabilities.",
@@ -53,7 +54,8 @@ def loss_inputs(subject: Subject) -> Iterator[Finding]:
             [name for name, *_ in seen.unlikely],
         )
     for site, made, wanted in seen.broadcast[:1]:
-        yield _given(
+        yield told(
+            "problem",
             f"the loss in {site} compares an output of shape {made} with targets of shape {wanted}",
             "They are broadcast: every output is compared with targets of other examples, and the best it can do is "
             "their mean.",
@@ -62,7 +64,8 @@ def loss_inputs(subject: Subject) -> Iterator[Finding]:
         )
 
     for site, maker, share in seen.unreached[:1]:
-        yield _given(
+        yield told(
+            "problem",
             f"{share:.0%} of the targets of the loss in {site} lie beyond what the {maker} before it can make",
             f"The output passes a {maker} and stays within its bounds, so that no training reaches these targets: the "
             "activation saturates towards them.",
@@ -70,31 +73,24 @@ def loss_inputs(subject: Subject) -> Iterator[Finding]:
             [name for name, *_ in seen.unreached],
         )
     for site, name in list(subject.wiring.moving.items())[:1]:
-        yield replace(
-            _given(
-                f"the targets of `{name}` in {site} have a gradient as well as the outputs",
-                "Both sides of the loss are trained towards one another: the target moves with the output (a bootstrap "
-                "or teacher that is not detached), and both may collapse.",
-                "detach the target (`target.detach()`, or make it under torch.no_grad())",
-                list(subject.wiring.moving),
-            ),
-            severity="warning",
+        yield told(
+            "warning",
+            f"the targets of `{name}` in {site} have a gradient as well as the outputs",
+            "Both sides of the loss are trained towards one another: the target moves with the output (a bootstrap "
+            "or teacher that is not detached), and both may collapse.",
+            "detach the target (`target.detach()`, or make it under torch.no_grad())",
+            subject.wiring.moving,
         )
     total = subject.measured.meta.get("loss_value") if subject.measured is not None else None
     for item in seen.losses:
         if item.kind == "cross_entropy" and isinstance(total, float) and abs(total + item.value) < 1e-3 * item.value:
-            yield _given(
+            yield told(
+                "problem",
                 f"the loss is the negative of the cross entropy in {item.site}",
                 "Its sign is turned: training makes the right classes less likely, and the loss falls without bound.",
                 "leave out the minus: minimize the cross entropy itself",
                 [item.site],
             )
-
-
-def _given(title: str, cause: str, fix: str, sites: list[str]) -> Finding:
-    found = (Datum("such calls", len(sites), "measured", expected=0),)
-    names = tuple(dict.fromkeys(sites))
-    return say("problem", title, cause, sites=names, evidence=found, prescription=Prescription(fix))
 
 
 @check("initial_loss", "output", "initial loss far from that of a guess: the logits are too large")

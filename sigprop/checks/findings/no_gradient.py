@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 
 from torch import nn
 
+from sigprop.checks.draws import NUMBER
 from sigprop.checks.edits import edit, listed, setting
 from sigprop.checks.ends import BROKEN
 from sigprop.checks.registry import check, say
@@ -126,7 +128,21 @@ def _unused(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
         for name in unused
         if name not in cut and name not in ends and isinstance(modules.get(name.rpartition(".")[0]), nn.Embedding)
     ]
+    rest = [name for name in unused if name not in (*cut, *idle)]
+    alive = Counter(NUMBER.sub("*", row.name) for row in rows if row.name not in unused)
+    left = Counter(NUMBER.sub("*", name) for name in rest)
+    config = getattr(getattr(subject.model, "config", None), "__dict__", {})
+    some = routed or any("layerdrop" in key and value for key, value in config.items())
+    odd = [name for name in rest if left[NUMBER.sub("*", name)] < alive[NUMBER.sub("*", name)] and not some]
     for names, severity, title, cause, fix in (
+        (
+            odd,
+            "warning",
+            "are never run, while most of their siblings are",
+            "The same parameters of other layers get a gradient; these are left out (a range that ends too early, a "
+            "slice, a condition).",
+            "run every layer of the list, or leave these out",
+        ),
         (
             cut,
             "warning",
@@ -142,7 +158,7 @@ def _unused(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
             "add what the table gives to the stream, or leave it out",
         ),
         (
-            [name for name in unused if name not in (*cut, *idle)],
+            [name for name in rest if name not in odd],
             "note",
             "get no gradient",
             "They are not used on this batch (a pooler, an unused head, experts that no token chose).",

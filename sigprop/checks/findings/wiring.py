@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from sigprop.checks.registry import check, say
+from sigprop.checks.registry import check, told
 from sigprop.checks.subject import Subject
-from sigprop.results.report import Datum, Finding, Prescription
-
-
-def _told(
-    severity: str, title: str, cause: str, fix: str, sites: Sequence[str] = (), parameters: Sequence[str] = ()
-) -> Finding:
-    evidence = (Datum("such places", max(1, len(sites), len(parameters)), "measured", expected=0),)
-    sites, parameters = tuple(dict.fromkeys(sites)), tuple(parameters)
-    return say(
-        severity, title, cause, sites=sites, parameters=parameters, evidence=evidence, prescription=Prescription(fix)
-    )
+from sigprop.results.report import Finding
 
 
 @check("mixed_axes", "influence", "reshapes that a transpose was meant for, and linear maps in a row")
 def mixed_axes(subject: Subject) -> Iterator[Finding]:
     for site, before, after in subject.wiring.turned[:1]:
-        yield _told(
+        yield told(
             "problem",
             f"a reshape in {site} makes {after} of {before}: it mixes axes that a transpose would exchange",
             "A reshape (view) keeps the order of the numbers: what belonged to one position or channel is spread over "
@@ -33,7 +23,7 @@ def mixed_axes(subject: Subject) -> Iterator[Finding]:
             [item[0] for item in subject.wiring.turned],
         )
     for first, second in subject.wiring.unbroken[:1]:
-        yield _told(
+        yield told(
             "warning",
             f"nothing stands between {first} and {second}: both are linear, and so are they together",
             f"What {first} makes goes into {second} alone, as it is: the two are one matrix of no higher rank. The "
@@ -43,10 +33,23 @@ def mixed_axes(subject: Subject) -> Iterator[Finding]:
         )
 
 
+@check("drowned_part", "influence", "parts that are joined at scales far apart")
+def drowned_part(subject: Subject) -> Iterator[Finding]:
+    for site, (small, large, ratio) in list(subject.wiring.drowned.items())[:1]:
+        yield told(
+            "warning",
+            f"what {large} makes is {ratio:.3g} times as large as what {small} makes, and both are joined in {site}",
+            f"Concatenated or added at scales so far apart, the part of {small} drowns: what reads both hardly depends "
+            "on it, and learns it last.",
+            f"bring both to one scale: normalize each of them (LayerNorm), or scale {small} up or {large} down",
+            [small, large, *subject.wiring.drowned],
+        )
+
+
 @check("signed_divisor", "influence", "divisions by numbers that pass zero")
 def signed_divisor(subject: Subject) -> Iterator[Finding]:
     for site, share in list(subject.wiring.signed.items())[:1]:
-        yield _told(
+        yield told(
             "warning",
             f"a denominator made from the output of {site} has both signs ({share:.0%} of the rarer one)",
             "It passes zero: some quotients are as large as it happens, change their sign with a small change of the "
@@ -65,7 +68,7 @@ def lost_modules(subject: Subject) -> Iterator[Finding]:
     for name in found.dropped:
         own = [key for key, value in rows.items() if key.startswith(f"{name}.")]
         if own and all(math.isnan(rows[key]) for key in own):
-            yield _told(
+            yield told(
                 "warning",
                 f"{name} runs, and nothing reads what it makes",
                 "Its output is neither used by a later call nor part of the model's output: it is computed and "
@@ -75,7 +78,7 @@ def lost_modules(subject: Subject) -> Iterator[Finding]:
                 own,
             )
     for site, shape in list(found.strangers.items())[:1]:
-        yield _told(
+        yield told(
             "problem",
             f"{site} uses parameters that the model does not know, of shape {shape} first",
             "They are not among `model.parameters()`: an optimizer never trains them, and `state_dict`, `to` and "
@@ -85,7 +88,7 @@ def lost_modules(subject: Subject) -> Iterator[Finding]:
         )
     for names in found.reused[:1]:
         last, owner = names[-1], names[0].rpartition(".")[0]
-        yield _told(
+        yield told(
             "warning",
             f"{names[0]} to {last} are one and the same module, shared by {len(names)} places",
             "A list that is multiplied (`[layer] * n`) holds one object again and again: all its places share their "
@@ -103,7 +106,7 @@ def unread_parts(subject: Subject) -> Iterator[Finding]:
     ends = {subject.readout.name} if subject.readout is not None else set()
     rows = {name: item for name, item in subject.wiring.idle_rows.items() if name not in ends and not waits}
     for name, (first, last, count) in list(rows.items())[:1]:
-        yield _told(
+        yield told(
             "warning",
             f"rows {first} to {last} of {count} of {name} get a gradient of exactly zero",
             "The other rows have one. What these make is not read (another part of a fused matrix is used in its "
@@ -113,7 +116,7 @@ def unread_parts(subject: Subject) -> Iterator[Finding]:
             parameters=list(rows),
         )
     for name, share in list(subject.wiring.unread.items())[:1]:
-        yield _told(
+        yield told(
             "warning",
             f"{share:.0%} of the places of the input{f' {name}' if name else ''} are never read",
             "No output depends on them in any example: a stride skips them, a slice leaves them out, or what they "
@@ -126,7 +129,7 @@ def unread_parts(subject: Subject) -> Iterator[Finding]:
 def codes(subject: Subject) -> Iterator[Finding]:
     for site, kind in list(subject.wiring.rounded.items())[:1]:
         name = str(kind).removeprefix("torch.")
-        yield _told(
+        yield told(
             "warning",
             f"whole numbers (positions, steps) become equal in {site}: they are rounded to {name}",
             f"{name} tells whole numbers apart up to {256 if 'bf' in name else 2048} only: beyond it neighbours share "
@@ -135,7 +138,7 @@ def codes(subject: Subject) -> Iterator[Finding]:
             list(subject.wiring.rounded),
         )
     for site, span in list(subject.wiring.slow.items())[:1]:
-        yield _told(
+        yield told(
             "warning",
             f"the sines in {site} are nearly the same for all steps (positions, times): they read numbers that span "
             f"{span:.2g}",

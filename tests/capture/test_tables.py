@@ -67,3 +67,27 @@ def test_a_table_is_not_drawn():
 
 def test_what_is_computed_from_a_table_keeps_its_entries(agreement):
     agreement(Decays, IDS)
+
+
+class Interactions(nn.Module):
+    """Products of all pairs of features, of which one is larger, as in DLRM."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.tables = nn.Linear(6, 16), nn.ModuleList(nn.Embedding(20, 16) for _ in range(3))
+        self.top = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 8))
+        for table in self.tables:
+            nn.init.normal_(table.weight, std=0.2)
+
+    def forward(self, x, ids):
+        rows = [table(ids[:, n]) for n, table in enumerate(self.tables)]
+        both = torch.stack([3.0 * self.first(x), *rows], 1)
+        i, j = torch.tril_indices(4, 4, -1)
+        return self.top((both @ both.mT)[:, i, j])
+
+
+def test_pairs_picked_from_products_have_states_of_their_own(agreement):
+    """All had that of the average pair, the squares among them: variance five times, tables a hundredth."""
+    generator = torch.Generator().manual_seed(1)
+    x, ids = torch.randn(12, 6, generator=generator), torch.randint(20, (12, 3), generator=generator)
+    agreement(Interactions, (x, ids), "noise", seeds=200)

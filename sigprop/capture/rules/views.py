@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
 from sigprop.capture.functions import SAME
-from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned, arranged, fresh, resized
+from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned, arranged, fresh, resized, size
 from sigprop.capture.record import Call, Field, Record, Source, Weight, mapped, no_state, on_meta, result_shape
 from sigprop.capture.rules.operands import how_chosen, remember_choice, routing_of
 from sigprop.capture.rules.replayed import kept, of_weights, replayed
@@ -155,6 +156,8 @@ def moved(capture: Capture, call: Call, input: Field, routing: Field | None = No
     `routing`: the drawn choice by which entries were picked, if one was. Weights that see them then are in doubt, and
     so are entries that were themselves compared.
     """
+    if call.name == "getitem" and (pairs := _pairs(capture, call, input)) is not None:
+        return pairs
     labels = call.on(input.layout.labels().float().contiguous(), input)  # exact, as there are fewer than 2^24
     varies = [bool((labels != labels.narrow(d, 0, 1)).any()) for d in range(labels.dim())] if labels.numel() else []
     tokens = max(1, input.layout.positions // max(input.layout.sequences, 1))
@@ -179,6 +182,23 @@ def moved(capture: Capture, call: Call, input: Field, routing: Field | None = No
         return made
     make = lambda _: capture.apply(PositionsToChannels(rows.unique(dim=1).long(), layout.channels), input.node)  # noqa: E731
     return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
+
+
+def _pairs(capture: Capture, call: Call, item: Field) -> Field | None:
+    """Entries picked by position and by channel or key at once, as those below the diagonal of products of all pairs:
+    channels, and drawn, since each may have a distribution of its own. None where no dimension runs along both."""
+    numbers = call.on(torch.arange(float(math.prod(item.shape))).reshape(item.shape), item).long()
+    if numbers.dim() >= len(item.shape):
+        return None
+    dims: list[Dim] = []
+    mixed = False
+    for d, n in enumerate(numbers.shape):
+        places = torch.unravel_index(numbers, item.shape)
+        moves = [bool((place != place.narrow(d, 0, 1)).any()) for place in places]
+        own = [dim for dim, moved in zip(item.layout.dims, moves, strict=True) if moved]
+        dims.append(own[0] if len(own) == 1 and size(own[0]) == n else fresh(n, CHANNEL))
+        mixed = mixed or len({axis.is_position for dim in own for axis in dim}) > 1
+    return capture.drawn_field(arranged(dims), call, (item,), "pairs picked from products") if mixed else None
 
 
 def _compared(item: Field, choice: Field) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -18,10 +19,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from sigprop.batches import copied, leaves, mapped, tensors_in
 from sigprop.checks.ends import entered
 from sigprop.checks.observation import is_kept
+from sigprop.compat import return_free_memory
 from sigprop.errors import SigpropError
 from sigprop.losses import LossChoice, objective, white_noise
 from sigprop.measurement.batch import call, send_back
 from sigprop.measurement.guard import untouched
+from sigprop.measurement.parameters import embeddings_send_rows, taken_as_they_come
 
 LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
 LOSSES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.cross_entropy, F.kl_div)
@@ -72,7 +75,9 @@ class Wired:
 
 def wiring(model: nn.Module, batch: Any, loss: LossChoice) -> Wired:
     """One pass with gradients; the model is left as it was."""
-    with untouched(model.modules(), [tensor for _, tensor in tensors_in(batch)]):
+    tensors = [tensor for _, tensor in tensors_in(batch)]
+    return_free_memory()
+    with untouched(model.modules(), tensors), embeddings_send_rows(model.modules()):
         try:
             return _wired(model, batch, loss, True)
         except (SigpropError, RuntimeError, TypeError, ValueError):
@@ -93,12 +98,13 @@ def _wired(model: nn.Module, batch: Any, loss: LossChoice, with_inputs: bool) ->
     found.dropped = watch.unread_modules()
     found.reused = watch.chained()
     found.unbroken = [(item.site, item.reader) for item in watch.linears if item.reader and item.readers == 1]
-    send_back(model, aim.tensor, white_noise(aim.tensor) if aim.is_noise else None)
-    grads = {name: item.grad for name, item in model.named_parameters() if id(item) in watch.multiplied}
-    largest = max((float(item.abs().max()) for item in grads.values() if item is not None), default=0.0)
-    for name, item in grads.items():
-        if item is not None and float(item.abs().max()) > ROUNDING * largest:
-            found.idle_rows |= _idle_rows(name, item)
+    with _noted(model, watch.multiplied) as grads:
+        send_back(model, aim.tensor, white_noise(aim.tensor) if aim.is_noise else None)
+    largest = max((size for size, _ in grads.values()), default=0.0)
+    for name, item in model.named_parameters():
+        size, alive = grads.get(name, (0.0, item))
+        if size > ROUNDING * largest:
+            found.idle_rows |= _idle_rows(name, alive)
     if not watch.drawing:
         found.unread = {name: share for name, item in inputs.items() if (share := _unread(item)) > UNREAD}
     return found
@@ -127,12 +133,29 @@ def _followed(batch: Any) -> tuple[Any, dict[str, Tensor]]:
     return mapped(copied(plain), follow), inputs
 
 
-def _idle_rows(name: str, gradient: Tensor) -> dict[str, tuple[int, int, int]]:
+@contextmanager
+def _noted(model: nn.Module, wanted: set[int]) -> Iterator[dict[str, tuple[float, Tensor]]]:
+    """Of gradients of matrices, by `id`, the largest entry and which rows have any; all are let go as they come."""
+    found: dict[str, tuple[float, Tensor]] = {}
+    names = {id(item): name for name, item in model.named_parameters() if id(item) in wanted}
+
+    def note(parameter: Tensor, gradient: Tensor) -> None:
+        if id(parameter) in names:
+            name, gradient = names[id(parameter)], gradient.to_dense()
+            size, alive = float(torch.linalg.vector_norm(gradient, math.inf)), gradient.flatten(1).any(1)
+            known = found.get(name, (0.0, torch.zeros_like(alive)))  # in two parts, as reentrant checkpoints send it
+            found[name] = (max(size, known[0]), alive | known[1])
+
+    with taken_as_they_come((item for item in model.parameters() if item.requires_grad), note):
+        yield found
+
+
+def _idle_rows(name: str, alive: Tensor) -> dict[str, tuple[int, int, int]]:
     """The longest run of rows without a gradient, where it is an eighth of all and others have one."""
-    alive = [-1, *gradient.flatten(1).any(1).nonzero().flatten().tolist(), len(gradient)]
-    start, length = max(((low, high - low - 1) for low, high in pairwise(alive)), key=lambda run: run[1])
-    large = len(alive) > 2 and length >= max(8, len(gradient) // 4)
-    return {name: (start + 1, start + length, len(gradient))} if large else {}
+    ends = [-1, *alive.nonzero().flatten().tolist(), len(alive)]
+    start, length = max(((low, high - low - 1) for low, high in pairwise(ends)), key=lambda run: run[1])
+    large = len(ends) > 2 and length >= max(8, len(alive) // 4)
+    return {name: (start + 1, start + length, len(alive))} if large else {}
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
@@ -34,37 +34,56 @@ def large_gradients_let_go(modules: Mapping[str, nn.Module], kept: bool) -> Iter
     """Mean squares of large gradients on a CPU, which are taken and let go as they come, so that they are never all in
     memory; none where they are to be `kept`. Embeddings send theirs as the rows that were looked up."""
     found: dict[Tensor, float] = {}
-    freed = 0
 
-    def take(parameter: Tensor) -> None:
-        nonlocal freed
+    def take(parameter: Tensor, gradient: Tensor) -> None:
         if parameter in found:
             raise Accumulated
-        assert parameter.grad is not None
-        found[parameter] = float(square_of(parameter.grad)) / parameter.numel()
-        freed += parameter.nbytes
-        parameter.grad = None
-        if freed > RETURNED:
-            return_free_memory()
-            freed = 0
+        found[parameter] = float(square_of(gradient)) / parameter.numel()
 
     large = [
         x for _, x in _named_parameters(modules) if x.numel() >= LARGE and x.device.type == "cpu" and x.requires_grad
     ]
-    before = [accumulated_hooks(parameter) for parameter in large]
-    embeddings = [] if kept else list(filter(_sends_rows, modules.values()))
-    handles = [] if kept else [parameter.register_post_accumulate_grad_hook(take) for parameter in large]
+    with embeddings_send_rows([] if kept else modules.values()), taken_as_they_come([] if kept else large, take):
+        yield found
+
+
+@contextmanager
+def taken_as_they_come(parameters: Iterable[Tensor], take: Callable[[Tensor, Tensor], None]) -> Iterator[None]:
+    """Call a function with every parameter that has got its gradient, which is let go then."""
+    parameters, freed = list(parameters), 0
+
+    def taken(parameter: Tensor) -> None:
+        nonlocal freed
+        assert parameter.grad is not None
+        take(parameter, parameter.grad)
+        parameter.grad = None
+        freed += parameter.nbytes
+        if freed > RETURNED:
+            return_free_memory()
+            freed = 0
+
+    before = [accumulated_hooks(parameter) for parameter in parameters]
+    handles = [parameter.register_post_accumulate_grad_hook(taken) for parameter in parameters]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for parameter, hooks in zip(parameters, before, strict=True):
+            set_accumulated_hooks(parameter, hooks)
+
+
+@contextmanager
+def embeddings_send_rows(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Gradients of large tables are those rows that were looked up."""
+    embeddings = list(filter(_sends_rows, modules))
     try:
         for item in embeddings:
             item.sparse = True
-        yield found
+        yield
     finally:
         for item in embeddings:
             item.sparse = False
-        for handle in handles:
-            handle.remove()
-        for parameter, hooks in zip(large, before, strict=True):
-            set_accumulated_hooks(parameter, hooks)
 
 
 def _sends_rows(module: nn.Module) -> TypeGuard[nn.Embedding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -90,24 +91,22 @@ class Ensemble:
         self.replicas = replicas
         self._states = states
         self._generator = generator
-        self._expected: dict[Node, Tensor] = {}
+        self._expected: dict[tuple[Node, float], Tensor] = {}
         self._drawn: dict[tuple[Node, int], Tensor] = {}
-        self._without: dict[Node, Tensor] = {}
         self._known: dict[Node, SourceState] = {}
         self._fluctuating: dict[tuple[Node, int], tuple[Signal, int]] = {}
 
     def again(self, generator: torch.Generator) -> Ensemble:
         """Other draws about the same expectations."""
-        made = Ensemble(self._states, self.replicas, generator)
-        made._expected, made._without, made._known = self._expected, self._without, self._known
-        made._fluctuating = self._fluctuating
+        made = copy(self)
+        made._generator, made._drawn = generator, {}
         return made
 
-    def expected(self, node: Node) -> Tensor:
-        """`R` with `R R^T` the covariance of a node."""
-        if node not in self._expected:
-            self._expected[node] = root_of(self._states.signal(node).covariance.values)
-        return self._expected[node]
+    def expected(self, node: Node, less: float = 0.0) -> Tensor:
+        """`R` with `R R^T` the covariance of a node, less that of what is the same for all tokens, as of a bias."""
+        if (node, less) not in self._expected:
+            self._expected[node, less] = root_of(self._states.signal(node).covariance.values - less)
+        return self._expected[node, less]
 
     def _source(self, node: Node) -> SourceState:
         if node not in self._known:
@@ -153,12 +152,6 @@ class Ensemble:
         roots = self.drawn(node.inputs[0], groups_of(self._source(node).op))[replicas]
         change = (gradients * (roots @ roots.mT - inside)).sum((1, 2))
         return change, change + (gradients * inside).sum((1, 2))
-
-    def without(self, node: Node, bias: float) -> Tensor:
-        """`R` with `R R^T` the covariance of a node less that of a bias, which is the same for all tokens."""
-        if node not in self._without:
-            self._without[node] = root_of(self._states.signal(node).covariance.values - bias)
-        return self._without[node]
 
     def drawn(self, node: Node, groups: int = 1) -> Tensor:
         """For each replica `R` with `R R^T` the kernel of the channels, or of one group, in one initialization."""

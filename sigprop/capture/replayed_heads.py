@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.ensemble import APART, Ensemble, balanced_replicas, fewest_entries, parts_of_sources, sites_between
-from sigprop.capture.layout import BATCH, CHANNEL, KEY, Layout
+from sigprop.capture.layout import CHANNEL, KEY, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.replay import FEW, Replay, Reverse, Thinning, ThinReplay
 from sigprop.graph.evaluate import Evaluation
@@ -283,21 +283,13 @@ def attended(weight: Layout, value: Layout, out: Layout) -> tuple[Tensor, Tensor
 
     Dimensions before the last two are shared by weights, values and output.
     """
-    queries = out.index().flatten()
-    flat = [axis for dim in weight.dims for axis in dim if axis.is_position]
-    if not any(axis.role == BATCH or axis.size > 1 for dim in weight.dims[:-2] for axis in dim if axis.is_position):
-        straight = torch.arange(value.positions)
-        keys = value.index().flatten()
-        if torch.equal(queries, torch.arange(out.positions)) and torch.equal(keys, straight):
-            return queries, None
-        return queries, keys[None, :].expand(len(queries), -1)
+    queries, index = out.index().flatten(), value.index()
     shared = math.prod(axis.size for dim in weight.dims[:-2] for axis in dim if axis.is_position)
-    index = value.index()
-    keys = index.expand(*[max(a, b) for a, b in zip(index.shape, _position_shape(weight, value), strict=True)])
-    keys = keys.reshape(shared, -1)
-    per_query = len(queries) // shared
-    assert flat
-    return queries, keys.repeat_interleave(per_query, 0)
+    keys = index.expand(torch.broadcast_shapes(index.shape, _position_shape(weight, value))).reshape(shared, -1)
+    straight = (torch.equal(rows, torch.arange(len(rows))) for rows in (queries, keys[0]))
+    if shared == 1 and all(straight):
+        return queries, None
+    return queries, keys.repeat_interleave(len(queries) // shared, 0)
 
 
 def _position_shape(weight: Layout, value: Layout) -> list[int]:

@@ -86,7 +86,7 @@ class ExpectedReplay(Replay):
         if bias is None or not isinstance(self.states.op(node), Linear) or item is not item.sources[0].field:
             return super()._draw(item)
         signal, law = self.states.signal(node), self.states.law(bias)
-        root = self.ensemble.without(node, law.variance)
+        root = self.ensemble.expected(node, law.variance)
         rows = drawn_rows(root[None], item.layout.channels, self.generator)
         drawn = law.draw((item.layout.channels,), self.generator) - law.mean
         return self.from_rows(item, rows + signal.mean.to(DTYPE)[:, None] + drawn.to(DTYPE))

@@ -116,8 +116,8 @@ class TokenLinear(Linear):
         made = super(TokenLinear, replace(self, mean=0.0)).forward(x)
         if self.mean and self.mean**2 * self.fan_in > ONES * self.variance:
             made = made.note(Status.ASSUMED, "weights over tokens that have a mean are taken as centred")
-        common = self._common(x) * _level(x) * self.fan_in * self.variance
-        share = (common + self._bias) / _level(made)
+        common = self._common(x) * x.kernel.level * self.fan_in * self.variance
+        share = (common + self._bias) / made.kernel.level
         pair = x.fluctuation.pair * (1.0 - share) ** 2
         before = torch.as_tensor(x.common.mixed)
         fresh = torch.as_tensor((x.fluctuation.pair - 1.0) / self.channels).clamp_max(1.0)  # a squared cosine
@@ -131,7 +131,7 @@ class TokenLinear(Linear):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (made,) = super(TokenLinear, replace(self, mean=0.0)).backward(gradient, output, *inputs)
-        own = 1.0 - self._bias / _level(output)
+        own = 1.0 - self._bias / output.kernel.level
         through = ThroughActivation(gain_excess=gradient.through_activation.gain_excess * own**2)
         directions = Directions(uniform=gradient.directions.uniform)
         return (replace(made, directions=directions, through_activation=through),)
@@ -148,15 +148,11 @@ class TokenLinear(Linear):
     @staticmethod
     def _common(x: Signal) -> Tensor:
         """Share of the input that is the same in all channels: its mean, and what it has in common by itself."""
-        return x.kernel.token_average(x.mean.square()) / _level(x).clamp_min(1e-300) + x.common.share
+        return x.kernel.token_average(x.mean.square()) / x.kernel.level.clamp_min(1e-300) + x.common.share
 
     @property
     def _bias(self) -> Tensor | float:
         return 0.0 if self.bias_variance is None else self.bias_variance
-
-
-def _level(x: Signal) -> Tensor:
-    return x.kernel.level
 
 
 @dataclass(frozen=True, eq=False)

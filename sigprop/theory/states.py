@@ -125,6 +125,7 @@ class Directions:
 
     `groups`: the radial share is that of each of so many equal groups of channels, as after norms of heads.
     `response`: how the energy follows the squared norm of the signal, `d log G / d log n`; -1 below a norm.
+    `normed`: the part of a channel over all tokens, about its mean, that a norm over the batch has taken out.
     `channel`: `E (sum_t g_t x_t)^2` of a channel over all tokens, in units of that of an independent gradient; 0 below
     a norm over the batch.
     """
@@ -134,6 +135,7 @@ class Directions:
     groups: int = 1
     response: Number = 0.0
     channel: Number = 1.0
+    normed: Number = 0.0
 
     def along_part(self, part: Number) -> Number:
         """The radial share at a tensor that brings this part of the squared norm; the rest may point anywhere."""
@@ -141,7 +143,7 @@ class Directions:
 
     def at_part(self, part: Number) -> Directions:
         """At a tensor that brings this part of the squared norm."""
-        return replace(self, radial=self.along_part(part), response=self.response * part)
+        return replace(self, radial=self.along_part(part), response=self.response * part, normed=self.normed * part)
 
 
 @dataclass(frozen=True)
@@ -317,6 +319,7 @@ class Gradient(State):
                 one.groups if one.groups == two.groups else 1,
                 mix(one.response, two.response),
                 mix(one.channel, two.channel),
+                mix(one.normed, two.normed),
             ),
             self.along_signal + other.along_signal,
             self.through_activation + other.through_activation,

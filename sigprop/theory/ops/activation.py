@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations import ActivationFunction
+from sigprop.theory.activations import ActivationFunction, quadrature
+from sigprop.theory.activations.base import as_pair
 from sigprop.theory.corrections.along_signal import diagonal
 from sigprop.theory.corrections.finite_width import FunctionMoments, curved_kernel, moments_of, through_function
 from sigprop.theory.corrections.gates import ActivationGradient
@@ -135,6 +136,8 @@ class Activation(Op):
         slopes = self.function.derivative_cross_moment(*self._arguments(x))
         slopes = slopes * gradient.kernel.spread(through_function(moments, x, gradient.directions))
         kernel = gradient.kernel.like(gradient.kernel.values * slopes)
+        if isinstance(kernel, Dense) and float(torch.as_tensor(gradient.directions.normed)) > 0.0:
+            kernel = kernel.like(kernel.values - self._taken_out(gradient, output.kernel, x))
         through = ThroughActivation(
             (ActivationGradient(gradient.kernel, kernel, self.function, kurtosis=self.kurtosis_of_input),)
         )
@@ -170,6 +173,23 @@ class Activation(Op):
         variance, mean = _average(x)
         level = self.function.second_moment(variance, mean) - self.function.mean(variance, mean) ** 2
         return self.function.derivative_mean(variance, mean) ** 2 * variance / level.clamp_min(1e-300)
+
+    def _taken_out(self, gradient: Gradient, made: Kernel, x: Signal) -> Tensor:
+        """What a norm over `n` positions of `y` takes out of a channel and slopes let through to the sum over them.
+
+        It takes `y sum_s h_s y_s / (n s^2)`, `s^2` the variance over positions, and `f' y` has the mean `c`: with
+        `r_t = sum_s H_st Cov(y_s, f'_t)` that is `(c r' + r c') / (n s^2) - c c' sum H K_y / (n s^2)^2`, of order `1/n`
+        at a pair and of order one in the sum that a bias receives.
+        """
+        vx, vy, covariance, mx, my = as_pair(*self._arguments(x))
+        function, kinks, centred = self.function, self.function.kinks, made.centred()
+        both = quadrature.cross_moment(function.derivative, None, vx, vy, covariance, mx, my, kinks, function).T
+        both = both - both.mean(0)
+        total = centred.diagonal.sum()
+        mean, row = both.diagonal() / total, (gradient.kernel.values * both).sum(0)
+        one = mean[:, None] * row
+        left = mean[:, None] * mean * (gradient.kernel.values * centred.values).sum()
+        return (one + one.T - left) * gradient.directions.normed
 
     def _radial(self, share: Tensor | float, x: Signal) -> Tensor:
         variance, mean = _average(x)

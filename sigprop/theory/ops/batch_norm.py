@@ -15,7 +15,7 @@ from sigprop.theory.corrections.pairs import left_to_the_next
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.layer_norm import Norm
-from sigprop.theory.states import ALL_TRANSFORMED, KEPT, Gradient, Signal, Status, ended
+from sigprop.theory.states import ALL_TRANSFORMED, KEPT, TRANSFORMED, Gradient, Signal, Status, ended
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class BatchNorm(Norm):
 
     carries = ALL_TRANSFORMED.but(
         common=KEPT,
-        directions=KEPT,
+        directions=TRANSFORMED,
         along_signal=ended("what is along each channel of the batch is taken out: all of a slope that tokens share"),
         through_activation=ended("the norm takes out `sum_t g_t x_t` of every channel"),
     )
@@ -59,7 +59,10 @@ class BatchNorm(Norm):
 
     def _left(self, gradient: Gradient, kernel: Kernel, x: Signal) -> Gradient:
         doubt = max(gradient.evidence.doubt, left_to_the_next(x))
-        return BatchNorm.carries.gradient(gradient, kernel, replace(gradient.evidence, doubt=doubt))
+        directions = replace(gradient.directions, normed=1.0)
+        return BatchNorm.carries.gradient(
+            gradient, kernel, replace(gradient.evidence, doubt=doubt), directions=directions
+        )
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs

@@ -116,6 +116,7 @@ class DrawnGradient:
         kernel, self.level = unit_kernel(gradient)
         self._radial, self._groups = float(gradient.directions.radial), gradient.directions.groups
         self._uniform = max(float(gradient.directions.uniform), 0.0)
+        self._normed = min(float(gradient.directions.normed), 1.0)
         self._slope, self._function, self.along_signal = None, None, 0.0
         slope, through = gradient.along_signal.slope, gradient.through_activation.gradients
         if isinstance(slope, Tensor) and self.level > 0.0:
@@ -152,11 +153,20 @@ class DrawnGradient:
         slopes = torch.ones_like(y)
         if self._slope is None and self._function is not None:
             slopes = self._function.derivative(y.double()).to(DTYPE)
+        made = self._without_channels(made, y)
         left = max(1.0 + (self._uniform - 1.0) / y.shape[-1], TINY)
         parts = (self._levelled(made * slopes) / left**0.5, self._levelled(y), slopes)
         parts = (item.unflatten(-1, (self.groups, -1)) for item in parts)
         made = (self._turned(*parts) * weights.sqrt().to(DTYPE)[..., None]).flatten(-2)
         return made if self._slope is None else made + applied(self._slope, y)
+
+    def _without_channels(self, drawn: Tensor, y: Tensor) -> Tensor:
+        """Less the part along each channel that a norm over the batch has taken out."""
+        if self._normed == 0.0:
+            return drawn
+        centred = y - y.mean(0)
+        along = (drawn * centred).sum(0) / centred.square().sum(0).clamp_min(TINY) * centred
+        return drawn + ((1.0 - self._normed) ** 0.5 - 1.0) * along
 
     def _levelled(self, numbers: Tensor) -> Tensor:
         """With the share along all ones that is known: what sums over channels receives nothing else."""

@@ -291,7 +291,7 @@ class Evaluation:
         if parameters:
             known.append(op.parameter_evidence(gradient, *signals))
         whole, more = self.graph.routed.get(node, (0, 1.0))
-        if self.positions(node) < whole or more != 1.0:
+        if more != 1.0 or (whole and self.positions(node) < whole):
             known.append(Evidence(Status.ASSUMED, ROUTED))
         evidence = made.join(*known) if parameters or node.parameters else made
         if node.parameters:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from sigprop.batches import first_batch, mapped, tensors_in
 from sigprop.errors import InputError, require, require_names
 from sigprop.losses import LossChoice
 from sigprop.plans.exponents import read_optimizer
@@ -154,7 +155,8 @@ class _Check:
         """What is expected of one build, and its trainings; `known` keeps the roles that the largest has shown."""
         asked = self.asked
         first = build_seeded(self.build, shape, seeds[0])
-        pair = read_model_and_base(first, base, self.batch)
+        pair = read_model_and_base(first, base, few_examples(self.batch))
+        pair = pair if pair.known else read_model_and_base(first, base, self.batch)
         dims = compare_known(first, base, known, asked.roles, pair)
         known.update({} if known else {item.name: item.role for item in dims})
         if not is_base and all(item.shape == item.base_shape and item.depth == 1.0 for item in dims):
@@ -169,6 +171,14 @@ class _Check:
         rows = expected_rows(first, base, dims, asked.optimizer, pair, asked.rules)
         runs = [training.run(model) for model in models]
         return rows, [run.as_rates() for run in runs] if read_optimizer(asked.optimizer).gradient else runs
+
+
+def few_examples(batch: Any) -> Any:
+    """Two examples of a batch: what a model is made of does not depend on their number, what a trace costs does."""
+    batch = first_batch(batch)
+    first = next((item for _, item in tensors_in(batch) if item.dim()), None)
+    count = 0 if first is None else len(first)
+    return mapped(batch, lambda item: item[:2] if isinstance(item, Tensor) and item.shape[:1] == (count,) else item)
 
 
 def _tracked(shapes: list[Shape], progress: bool) -> Iterable[Shape]:

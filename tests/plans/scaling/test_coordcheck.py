@@ -11,9 +11,10 @@ from torch import nn
 import sigprop as sp
 from sigprop.errors import InputError
 from sigprop.models import build
-from sigprop.plans.scaling import compare, coord_check
+from sigprop.plans.scaling import compare, coord_check, coordcheck
 from sigprop.plans.scaling import plan as prescribe
 from sigprop.plans.scaling.expectations import fit_exponent, fit_two_parts
+from sigprop.plans.scaling.model_and_base import ModelAndBase, read_model_and_base
 from sigprop.results import Init
 
 WIDTHS = [32, 64, 128, 256]
@@ -449,3 +450,22 @@ def test_a_multiplier_of_a_tied_readout_counts_as_part_of_the_factor_before_it(p
     assert planned["final.weight"].init.value == pytest.approx(1.0)  # the model itself has the 1 / width
     report = check("mup", make, widths=[32, 64, 128])
     assert report.passed, [str(item) for item in report.culprits]
+
+
+def test_structures_are_read_from_two_examples(monkeypatch):
+    """16 images of a Mixer are 1,024 positions, whose pairs took minutes; a batch that cannot be cut is taken whole."""
+    seen = []
+
+    def spied(model, base, batch):
+        seen.append(len(batch))
+        return ModelAndBase() if len(batch) == 2 else read_model_and_base(model, base, batch)
+
+    monkeypatch.setattr(coordcheck, "read_model_and_base", spied)
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+    coord_check(
+        lambda width: build("mlp", inputs=6, outputs=3, depth=2, width=width), [16, 32], batch=x, steps=1, seeds=1,
+        loss=lambda output, batch: output.square().mean(),
+    )  # fmt: skip
+    assert seen == [2, 8, 2, 8]
+    mask = torch.ones(5)
+    assert [len(item) for item in coordcheck.few_examples((x, mask, x))] == [2, 5, 2]

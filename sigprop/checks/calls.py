@@ -112,7 +112,8 @@ class Calls:
     key may be seen; `bounded`: what takes logits and is given what a function has bounded already: place, reader,
     that function; `unlikely`: losses of logarithms of probabilities that sum to another number than one; `broadcast`:
     losses whose output and target have unlike shapes; `unreached`: losses whose output an activation bounds: place,
-    activation, share of the targets beyond its bounds. `future`: attentions that see nothing but what comes after.
+    activation, share of the targets beyond its bounds.
+    `future`: attentions that see nothing but what comes after; `attends`: there is a softmax.
     """
 
     activity: dict[str, Activity] = field(default_factory=dict)
@@ -134,4 +135,5 @@ class Calls:
     broadcast: list[tuple[str, tuple, tuple]] = field(default_factory=list)
     unreached: list[tuple[str, str, float]] = field(default_factory=list)
     unseen: dict[str, int] = field(default_factory=dict)
+    attends: bool = False
     future: list[str] = field(default_factory=list)

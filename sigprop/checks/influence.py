@@ -184,6 +184,8 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
         where, function = place or ("", "")
         mixed = mixed if place and (not meets or function in ALONG) else 0.0
     forgotten = past if past and shown and float(end.max()) <= EXACT else 0
+    if ids and along and shown and found.attends and not forgotten:
+        forgotten = length - 1 if _alone(model, batch, first, rows) else 0
     late, silent, causal = half if late else 0, _silent(found, count), along and earlier <= EXACT
     orderless = _orderless(model, batch, first, rows) if ids and along and shown and earlier > EXACT else 0
     hidden = _hidden(model, batch, rows, first) if ids and not shown else ("", 0.0)
@@ -194,6 +196,14 @@ def _moved(before: Tensor, after: Tensor | None) -> float:
     if after is None or after.shape != before.shape:
         return 0.0
     return float((after - before).square().mean()) / (float(before.square().mean()) or 1.0)
+
+
+def _alone(model: nn.Module, batch: Any, ids: Tensor, rows: Tensor) -> bool:
+    """Whether the last position stays as it is where all others are replaced."""
+    places = [place for place, item in tensors_in(batch) if item is ids]
+    other = torch.cat([other_values(ids)[:, :-1], ids[:, -1:]], 1)
+    after = _by_example(_passed(model, _replaced(batch, dict.fromkeys(places, lambda _: other))), *ids.shape)
+    return after is not None and after.shape == rows.shape and _moved(rows[:, -1], after[:, -1]) <= EXACT
 
 
 def _orderless(model: nn.Module, batch: Any, ids: Tensor, rows: Tensor) -> int:

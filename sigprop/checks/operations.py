@@ -193,6 +193,7 @@ class CallWatch(TorchFunctionMode):
         axis = (-1 if axis is None else axis) % max(logits.dim(), 1)
         if logits.dim() < 2 or logits.shape[axis] < 2:
             return
+        self.found.attends = True
         self._look_at_mask(name, logits == -math.inf)
         logits = logits.detach().movedim(axis, -1)
         if _sums_to_one(logits):
@@ -212,6 +213,7 @@ class CallWatch(TorchFunctionMode):
             self.found.softmaxes[name] = replace(made, logits=logits if made.variance > 1.0 else None)
 
     def attended(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        self.found.attends = True
         mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
         if mask is not None:
             self._look_at_mask(name, mask == -math.inf if mask.is_floating_point() else ~mask)
@@ -331,6 +333,8 @@ class CallWatch(TorchFunctionMode):
         maker = self._squashed.get(made)
         if func is F.binary_cross_entropy_with_logits:
             self._judged(name, "binary_cross_entropy_with_logits", made)
+        elif func is F.binary_cross_entropy and maker == "softmax" and not _sums_to_one(wanted.detach()):
+            self.found.bounded.append((name, "binary_cross_entropy", maker))
         elif maker is not None and kind == "regression":
             low, high = BOUNDS[maker]
             outside = float(((wanted < low) | (wanted > high)).double().mean())
@@ -478,6 +482,9 @@ KINDS: dict[Any, tuple[Any, ...]] = {
         Tensor.relu,
         torch.tanh,
         Tensor.tanh,
+        F.softmax,
+        torch.softmax,
+        Tensor.softmax,
     ),
     CallWatch.hardened: (F.log_softmax, torch.log_softmax, Tensor.log_softmax),
     CallWatch.likely: (F.nll_loss, F.ctc_loss, F.kl_div),

@@ -31,6 +31,20 @@ LOSSES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.cross_entropy
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 CARRIES = (*RESHAPES, F.dropout, torch.dropout, Tensor.flatten, Tensor.contiguous, Tensor.unsqueeze, Tensor.squeeze)
 """Functions behind which a linear map is linear still, entry by entry."""
+ACTIVATIONS = (
+    "relu",
+    "leaky_relu",
+    "prelu",
+    "elu",
+    "celu",
+    "selu",
+    "gelu",
+    "silu",
+    "hardtanh",
+    "tanh",
+    "softplus",
+    "rrelu",
+)
 LOW = (torch.float16, torch.bfloat16)
 QUARTER_TURN = math.pi / 2
 DROWNED = 100.0
@@ -55,9 +69,10 @@ class Wired:
     that. `slow`: where sines read numbers that span less than a quarter turn, and how much. `idle_rows`: of a matrix
     the first and the last of adjacent rows without a gradient. `unread`: share of an input's entries that nothing
     depends on. `signed`: what makes divisors of both signs, and the share of the rarer one.
-    `drowned`: where parts are concatenated or spread over one another: makers of the smaller and the larger one, and
-    how many times larger it is. `moving`: losses whose targets have a gradient, as their outputs do, by place.
-    `reused`: modules that stand at several places of a list, one visit reading what another made."""
+    `plain`: activations that leave negative numbers as they are, by place. `drowned`: where parts are concatenated or
+    spread over one another: makers of the smaller and the larger one, and how many times larger it is. `moving`: losses
+    whose targets have a gradient, as their outputs do, by place. `reused`: modules that stand at several places of a
+    list, one visit reading what another made."""
 
     turned: list[tuple[str, tuple, tuple]] = field(default_factory=list)
     unbroken: list[tuple[str, str]] = field(default_factory=list)
@@ -68,6 +83,7 @@ class Wired:
     idle_rows: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     unread: dict[str, float] = field(default_factory=dict)
     drowned: dict[str, tuple[str, str, float]] = field(default_factory=dict)
+    plain: dict[str, str] = field(default_factory=dict)
     signed: dict[str, float] = field(default_factory=dict)
     moving: dict[str, str] = field(default_factory=dict)
     reused: list[list[str]] = field(default_factory=list)
@@ -302,6 +318,9 @@ class WireWatch(TorchFunctionMode):
             self.found.turned.append((site, tuple(given[0].shape), tuple(output.shape)))
         if output.dtype in LOW and output.dim() and output not in self._makers and _merges(name, given, output):
             self.found.rounded.setdefault(site, output.dtype)
+        acts = name.strip("_") in ACTIVATIONS and given[0] is not output
+        if acts and bool((given[0] < 0).any()) and torch.equal(given[0], output):
+            self.found.plain[site] = name
         spread = name.strip("_") in ("add", "radd") and len(given) == 2 and given[0].shape != given[1].shape
         if spread or func in (torch.cat, torch.concat):
             self._compare(site, [item for item in given if item in self._makers and item.dim() > 1])

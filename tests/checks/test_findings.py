@@ -18,6 +18,7 @@ UNPLANTED = set(OPERATIONS) | {kind for _, kind, _ in INFLUENCES.values() if kin
 UNPLANTED |= {
     "mixed_axes",
     "signed_divisor",
+    "missing_skip",
     "drowned_part",
     "lost_modules",
     "unread_parts",

@@ -32,7 +32,7 @@ class Layer(nn.Module):
         value = key if self.wrong == "chunk" else value
         mixed = F.scaled_dot_product_attention(*map(self.heads, (query, key, value)))
         attended = self.proj(mixed.transpose(1, 2).reshape(x.shape))
-        x = x if self.wrong == "dropped" else x + attended
+        x = attended if self.wrong == "skip" else x if self.wrong == "dropped" else x + attended
         hidden = self.up(self.norm2(x))
         return x + self.down(hidden if self.wrong == "linear" else F.gelu(hidden))
 
@@ -93,6 +93,7 @@ CASES = {
     "one layer three times": (Stack, "shared", SIGNAL, "lost_modules", "layers.0 to layers.2 are one and the same"),
     "keys in place of values": (Stack, "chunk", SIGNAL, "unread_parts", "rows 32 to 47 of 48 of layers.0.qkv.weight"),
     "a stride beyond the kernel": (Patches, "stride", IMAGES, "unread_parts", "50% of the places"),
+    "attention without a skip": (Stack, "skip", SIGNAL, "missing_skip", "no skip around it, nor have 2 more"),
     "positions in bfloat16": (Timed, "rounded", STEPS, "codes", "bfloat16"),
     "steps from 0 to 1 in sines": (Timed, "slow", STEPS, "codes", "nearly the same"),
 }
@@ -106,7 +107,8 @@ def test_a_mistake_of_wiring_is_found_and_its_correct_twin_is_not_accused(name):
     assert title in f"{found[kind].title} {found[kind].prescription.text}"
     assert found[kind].severity in ("warning", "problem")
     correct = answered(make(), batch)
-    assert not {"mixed_axes", "lost_modules", "unread_parts", "codes"} & set(correct), correct
+    kinds = {"mixed_axes", "lost_modules", "unread_parts", "codes", "missing_skip", "drowned_part"}
+    assert not kinds & set(correct), correct
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,13 @@ def test_a_part_that_drowns_beside_another_is_told():
         assert "drowned_part" not in answered(Joined(0.1, added), X)
 
 
+def test_an_activation_that_does_nothing_is_told():
+    torch.manual_seed(0)
+    found = answered(nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(1.0), nn.Linear(32, 4)), X)
+    assert "gives back what it reads" in found["mixed_axes"].title
+    assert "mixed_axes" not in answered(nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(0.2), nn.Linear(32, 4)), X)
+
+
 def test_a_divisor_of_both_signs_is_told():
     torch.manual_seed(0)
     assert "both signs" in answered(Made(lambda h, e: h / h.sum(-1, keepdim=True)), X)["signed_divisor"].title
@@ -189,6 +198,9 @@ def test_a_frozen_last_layer_behind_trained_ones_is_told():
 
     assert "4.weight" in frozen(False)["frozen_readout"].title
     assert "frozen_readout" not in frozen(True)
+    model = nn.Sequential(Made(lambda h, e: h + e * h, 0.0), nn.Linear(16, 4))
+    model[0].extra.requires_grad_(False)
+    assert "0.extra is zero and frozen" in answered(model, X)["frozen_readout"].title
 
 
 def test_a_factor_at_the_branch_is_told_and_deepnorms_is_not():
@@ -277,6 +289,9 @@ class Padded(nn.Module):
         x = self.emb(ids) + self.places(places)
         query, key, value = self.qkv(x).chunk(3, -1)
         mask = None if self.wrong == "mask" else attention_mask[:, None].bool()
+        if self.wrong == "heads":
+            heads = (part.unflatten(-1, (2, -1)) for part in (query, key, value))
+            return self.out(x + F.scaled_dot_product_attention(*heads).flatten(2))
         return self.out(x + F.scaled_dot_product_attention(query, key, value, mask))
 
 
@@ -292,6 +307,7 @@ def test_masks_that_hide_nothing_and_positions_that_make_no_difference_are_told(
     torch.manual_seed(0)
     without = answered(Everywhere("places"), IDS)
     assert "positions make no difference" in without["no_influence"].title
+    assert "over heads" in answered(Everywhere("heads"), IDS)["no_influence"].cause
     assert "no_influence" not in answered(Everywhere(), IDS)
 
 

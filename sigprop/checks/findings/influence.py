@@ -41,10 +41,17 @@ def no_influence(subject: Subject) -> Iterator[Finding]:
         yield told(
             "problem",
             f"the end of the sequence does not depend on the first {seen.forgotten} positions",
-            "Their inputs were replaced and nothing changed: what the recurrent layers keep of a step is lost within "
-            "16 steps, and so is its gradient.",
+            "Their inputs were replaced and nothing changed: "
+            + (
+                "what the recurrent layers keep of a step is lost within 16 steps, and so is its gradient."
+                if hidden
+                else "no position sees another one. Attention runs along another axis than that of positions (over "
+                "heads), or its output is not used."
+            ),
             f"initialize the recurrent matrix ({listed(hidden)}) orthogonal (torch.nn.init.orthogonal_), and let "
-            "forget gates start open",
+            "forget gates start open"
+            if hidden
+            else "let attention run along positions: (batch, heads, positions, width) is what it takes, by a transpose",
             parameters=hidden,
         )
     if seen.orderless:
@@ -151,9 +158,20 @@ def frozen_silenced(subject: Subject) -> Iterator[Finding]:
         yield _silenced(list(zeros), because, what, (edit(what, inits, because),))
 
 
-@check("frozen_readout", "influence", "a last layer that is frozen while what it reads is trained")
+@check("frozen_readout", "influence", "a last layer, or zeros, that are frozen while what is around them is trained")
 def frozen_readout(subject: Subject) -> Iterator[Finding]:
     last, flags = subject.readout, {name: item.requires_grad for name, item in subject.model.named_parameters()}
+    zeros = [row.name for row in subject.draws if row.std == 0 == row.mean and not flags.get(row.name, True)]
+    zeros = [name for name in zeros if "bias" not in name and any(map(flags.get, _around(name, flags)))]
+    if zeros:
+        yield told(
+            "warning",
+            f"{listed(zeros)} {'is' if len(zeros) == 1 else 'are'} zero and frozen (requires_grad is False)",
+            "What it multiplies stays zero in all of training, while the weights around it are trained: was the wrong "
+            "part frozen?",
+            f"train {listed(zeros)} (requires_grad_(True)), or start it apart from zero",
+            parameters=zeros,
+        )
     if last is None or last.tied or flags.get(last.name, True):
         return
     matrices = [row for row in subject.draws.matrices if row.name != last.name]
@@ -173,6 +191,11 @@ def _silenced(names: list[str], cause: str, fix: str, edits: tuple[Edit, ...] = 
     title = f"{len(names)} frozen matrices do not reach the output, {names[0]} first"
     cause = f"{cause} What they have learned is lost, and training starts without it."
     return replace(told("problem", title, cause, fix, parameters=names), edits=edits)
+
+
+def _around(name: str, flags: dict[str, bool]) -> list[str]:
+    owner = name.rpartition(".")[0]
+    return [other for other in flags if other.startswith(f"{owner}.") and other != name]
 
 
 def _beside(name: str, used: list[str], states: dict[str, str]) -> bool:

@@ -9,6 +9,8 @@ from sigprop.checks.registry import check, told
 from sigprop.checks.subject import Subject
 from sigprop.results.report import Finding
 
+FEWEST = 3
+
 
 @check("mixed_axes", "influence", "reshapes that a transpose was meant for, and linear maps in a row")
 def mixed_axes(subject: Subject) -> Iterator[Finding]:
@@ -30,6 +32,34 @@ def mixed_axes(subject: Subject) -> Iterator[Finding]:
             "activation (nonlinearity) between them is missing.",
             f"put an activation (ReLU, GELU) between {first} and {second}, or leave one of them out",
             [site for pair in subject.wiring.unbroken for site in pair],
+        )
+    for site, name in list(subject.wiring.plain.items())[:1]:
+        yield told(
+            "warning",
+            f"the activation in {site} does nothing: `{name}` gives back what it reads, negative numbers too",
+            "Its slope is one on both sides (a negative slope of 1, bounds out of reach): without a nonlinearity the "
+            "layers around it are one linear map.",
+            "give it a slope below one for negative numbers (0.01 to 0.25), or another activation",
+            subject.wiring.plain,
+        )
+
+
+@check("missing_skip", "influence", "attention that stands in the stream, beside branches that have a skip")
+def missing_skip(subject: Subject) -> Iterator[Finding]:
+    structure = subject.structure
+    if structure is None or structure.routers or len(structure.junctions) < FEWEST:
+        return
+    inside = {name for item in structure.junctions for name in item.inside}
+    outside = [item for item in structure.scores if item.query and not inside & set(item.query)]
+    if len(outside) >= FEWEST and 2 * len(outside) > len(structure.scores):
+        names = [item.module for item in outside]
+        yield told(
+            "warning",
+            f"{names[0]} has no skip around it, nor have {len(names) - 1} more, while other branches have one",
+            "Its output replaces the stream: what a token was is averaged away, tokens become alike within a few "
+            "blocks, and the gradient passes every attention (Dong et al. 2021).",
+            f"add what it reads: x = x + {names[0].rpartition('.')[2]}(norm(x))",
+            names,
         )
 
 

@@ -91,3 +91,26 @@ def test_pairs_picked_from_products_have_states_of_their_own(agreement):
     generator = torch.Generator().manual_seed(1)
     x, ids = torch.randn(12, 6, generator=generator), torch.randint(20, (12, 3), generator=generator)
     agreement(Interactions, (x, ids), "noise", seeds=200)
+
+
+class Grid(nn.Module):
+    """Learned rows and columns as the positions of a grid, side by side or added."""
+
+    def __init__(self, together):
+        super().__init__()
+        size = 8 if together == "cat" else 16
+        self.rows, self.columns = nn.Parameter(torch.randn(4, size)), nn.Parameter(torch.randn(3, size))
+        self.first, self.together = nn.Linear(6, 16), together
+        self.out = nn.Linear(16, 8)
+
+    def forward(self, x):
+        rows, columns = self.rows[:, None].expand(-1, 3, -1), self.columns[None].expand(4, -1, -1)
+        places = torch.cat([rows, columns], -1) if self.together == "cat" else rows + columns
+        x = self.first(x) + places.flatten(0, 1)
+        return self.out(torch.relu(x).mean(1))
+
+
+@pytest.mark.parametrize("together", ["cat", "sum"])
+def test_positions_made_of_several_tables_share_their_rows(agreement, together):
+    """Each position had numbers of its own, so that tables got 0.4 of their gradient."""
+    agreement(lambda: Grid(together), torch.randn(2, 12, 6, generator=torch.Generator().manual_seed(1)), "noise", 100)

@@ -29,6 +29,7 @@ from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.sources import GivenSignal, Lookup, ParameterSource
 from sigprop.theory.states import GIVEN, Common
 
+TOGETHER = ("cat", "concat", "concatenate", "stack", "hstack", "vstack")
 _CHOICE, _ROUTED = "_sigprop_choice", "_sigprop_routed"
 
 
@@ -133,34 +134,70 @@ def aligned(capture: Capture, item: Field, result: Layout, own: Layout) -> Node:
     return capture.apply(Gather(index, copies, result.channels), item.node)
 
 
+PARTS = 16
+"""Channels that tell how a weight that was put together of several is shared by positions."""
+Labels = list[tuple[float, Tensor]]
+"""Of each weight that another is the sum of the share of the variance, and which of its entries each entry is."""
+
+
 def weight_sharing(weight: Weight, layout: Layout) -> Tensor:
-    """`same[p,p']`: whether two positions of a layout read the same entries of a weight broadcast to it."""
-    labels = entry_labels(weight)
-    if labels is None:
-        labels = torch.arange(math.prod(weight.shape)).reshape(weight.shape)
-    rows = layout.to_rows(labels.expand(layout.shape))[:, 0]
-    return (rows[:, None] == rows).double()
+    """`same[p,p']`: the share of variance and channels in which positions of a layout read one entry of a weight that
+    is broadcast to it."""
+    labels = entry_labels(weight) or [(1.0, torch.arange(math.prod(weight.shape)).reshape(weight.shape))]
+    parts, made = PARTS if _is_joined(weight) else 1, torch.zeros((), dtype=torch.float64)
+    for share, item in labels:
+        rows = layout.to_rows(item.expand(layout.shape)).T
+        rows = rows[:: math.ceil(len(rows) / parts)]
+        for row in rows:
+            made = made + (row[:, None] == row) * (share / len(rows))
+    return made
 
 
-def entry_labels(weight: Weight) -> Tensor | None:
-    """Which entry of its parameter each entry of a weight is; None when it is not a rearrangement of one."""
-    if weight.call is None:
-        return torch.arange(math.prod(weight.shape)).reshape(weight.shape)
-    if len(weight.parents) != 1:
-        return None
-    parent = weight.parents[0][0]
-    if parent not in weight.call.records:
-        return None
-    labels = entry_labels(parent)
-    if labels is None:
-        return None
-    if labels.shape == torch.Size(weight.shape) and _is_pointwise(weight.call):
-        return labels
+def _is_joined(weight: Weight) -> bool:
+    """Whether its channels come from several weights."""
+    call = weight.call
+    above = [] if call is None else [item for item in call.records if isinstance(item, Weight)]
+    return any(map(_is_joined, above)) or (call is not None and call.name in TOGETHER)
+
+
+def entry_labels(weight: Weight) -> Labels:
+    """Nothing where a weight is no rearrangement and no sum of parameters."""
+    call = weight.call
+    if call is None:
+        return [(1.0, torch.arange(math.prod(weight.shape)).reshape(weight.shape))]
+    parents = list(dict.fromkeys(item for item in call.records if isinstance(item, Weight)))
+    found = [entry_labels(item) for item in parents]
+    if len(parents) > 1 and call.name in ("add", "sub") and _are_apart(parents):
+        total = sum(item.distribution.variance for item in parents) or 1.0
+        shares = [item.distribution.variance / total for item in parents]
+        return [
+            (n * share, item.expand(weight.shape)) for n, own in zip(shares, found, strict=True) for share, item in own
+        ]
+    if any(len(own) != 1 for own in found) if len(parents) > 1 else not parents:
+        return []
+    if len(parents) > 1:
+        return [(1.0, _together(call, parents, [own[0][1] for own in found]))] if call.name in TOGETHER else []
+    if _is_pointwise(call) and all(item.shape == torch.Size(weight.shape) for _, item in found[0]):
+        return found[0]
     try:
-        result = weight.call.on(labels, parent)
+        made = [(share, call.on(item, parents[0])) for share, item in found[0]]
     except (RuntimeError, TypeError, IndexError, ValueError):
-        return None
-    return result if weight.output is None else result[weight.output]
+        return []
+    return made if weight.output is None else [(share, item[weight.output]) for share, item in made]
+
+
+def _are_apart(weights: list[Weight]) -> bool:
+    roots = [name for item in weights for name, _ in item.roots]
+    return len(roots) == len(set(roots))
+
+
+def _together(call: Call, parents: list[Weight], labels: list[Tensor]) -> Tensor:
+    """Labels of several weights put together, each with numbers of its own."""
+    found, start = {}, 0
+    for parent, item in zip(parents, labels, strict=True):
+        found[parent], start = item + start, start + int(item.max()) + 1
+    args, kwargs = mapped((call.args, call.kwargs), lambda item: found[item] if isinstance(item, Weight) else item)
+    return call.function(*args, **kwargs)
 
 
 def _is_pointwise(call: Call) -> bool:

@@ -4,8 +4,7 @@
 |---|---|
 | `distribution` | the distribution of a parameter's entries |
 | `recorder` | a model built without its weights, its constructor followed on distributions |
-| `constructor` | the real constructor called twice: what is drawn, what a formula fills |
-| `independence` | whether real numbers look like independent draws |
+| `independence` | whether real numbers look like independent draws; the real constructor called twice |
 | `model_distributions` | models without weights, with the distribution of each parameter |
 | `redraw` | a real model with fresh weights, and what one initialization leaves open |
 """

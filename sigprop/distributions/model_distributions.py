@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.compat import ConvNd, own_parameters
-from sigprop.distributions.constructor import Factory, Law, agrees, constructed, refined
 from sigprop.distributions.distribution import COPIED, INDEPENDENT, UNKNOWN, Distribution
-from sigprop.distributions.independence import measured_distribution
+from sigprop.distributions.independence import Factory, Law, agrees, constructed, measured_distribution, refined
 from sigprop.distributions.recorder import DrawRecorder, building
 from sigprop.errors import UnsupportedError
 from sigprop.isolation import Interrupts, observers, undisturbed, without_observers

@@ -23,11 +23,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sigprop.compat import correct_fan
 from sigprop.distributions.distribution import LARGE, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
-from sigprop.distributions.independence import measured_distribution
+from sigprop.distributions.independence import Law, measured_distribution
 from sigprop.isolation import Mode
-
-Law = Distribution | Tensor
-"""What is known of a storage: how it is drawn, or the numbers it holds."""
 
 _MAKERS = frozenset(
     ("arange", "linspace", "logspace", "rand", "randn", "randint", "full", "ones", "zeros", "tensor", "eye")

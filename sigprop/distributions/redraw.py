@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.distributions.constructor import constructed
 from sigprop.distributions.distribution import INDEPENDENT, ORTHOGONAL, PIECE, STRUCTURED, UNKNOWN, Distribution
-from sigprop.distributions.independence import FEWEST
+from sigprop.distributions.independence import FEWEST, constructed
 from sigprop.distributions.model_distributions import (
     copied_with,
     default_distribution,

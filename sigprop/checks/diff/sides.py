@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sigprop.checks.diff import elsewhere
 from sigprop.checks.diff.matching import HeldParameter, entries_of
-from sigprop.distributions.constructor import constructed
+from sigprop.distributions.independence import constructed
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.inputs import builder_of, open_source
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.distributions import STRUCTURED, UNKNOWN, build, constructor, distribution, skeleton_of
+from sigprop.distributions import STRUCTURED, UNKNOWN, build, distribution, independence, skeleton_of
 from sigprop.distributions.independence import kind_of
 
 SIDE = 96
@@ -80,8 +80,8 @@ def moments(tensor):
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_every_idiom_is_followed(idiom, way, monkeypatch):
     if way == "recorded":
-        monkeypatch.setattr(constructor, "ALWAYS", 0)
-        monkeypatch.setattr(constructor, "AT_MOST", 0)
+        monkeypatch.setattr(independence, "ALWAYS", 0)
+        monkeypatch.setattr(independence, "AT_MOST", 0)
     found = distribution(build(lambda: Holder(IDIOMS[idiom])).weight)
     torch.manual_seed(3)
     mean, second, error = moments(Holder(IDIOMS[idiom]).weight)
@@ -96,8 +96,8 @@ def test_what_cannot_be_followed_says_so_where_the_constructor_is_too_large(monk
         w.data.copy_(w.data @ w.data)
 
     assert distribution(build(lambda: Holder(product)).weight).variance == pytest.approx(SIDE, rel=0.15)
-    monkeypatch.setattr(constructor, "AT_MOST", 0)
-    monkeypatch.setattr(constructor, "ALWAYS", 0)
+    monkeypatch.setattr(independence, "AT_MOST", 0)
+    monkeypatch.setattr(independence, "ALWAYS", 0)
     assert distribution(build(lambda: Holder(product)).weight).kind == UNKNOWN
 
 

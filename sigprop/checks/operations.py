@@ -251,10 +251,10 @@ class CallWatch(TorchFunctionMode):
 
     def raised(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         if id(output) not in self._known:
-            self.found.exponents[name] = float(args[0].detach().double().median())
+            self.found.exponents[name] = float(args[0].detach().real.double().median())
 
     def cut(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
-        if id(args[0]) not in self._known:
+        if args[0].requires_grad and id(args[0]) not in self._known:
             self.found.detached[name] = self.found.detached.get(name, 0) + 1
 
     def classified(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:

@@ -217,3 +217,37 @@ class Routed(nn.Module):
 def test_a_router_is_not_an_attention():
     torch.manual_seed(0)
     assert not found("attention_saturated", Routed(), torch.randint(64, (2, 24)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.LSTM(16, 16, batch_first=True) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x, _ = layer(x)
+        return x
+
+
+def test_looking_at_gates_detaches_nothing_of_the_model():
+    """Three LSTMs have nine gates that are looked at, each by a `detach` of our own."""
+    assert not found("no_gradient", Recurrent(), torch.randn(2, 6, 16))
+
+
+class Decaying(nn.Module):
+    """A diagonal state space whose rates all start at one number, as S4D's real parts do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.rate = nn.Linear(16, 16), nn.Parameter(torch.full((16, 8), -0.69))
+
+    def forward(self, x):
+        return self.first(x) * self.rate.exp().sum(1)
+
+
+def test_rates_of_one_number_are_no_identical_units():
+    assert not found("zeros_among_siblings", Decaying(), torch.randn(4, 16))
+    model = Decaying()
+    nn.init.constant_(model.first.weight, 0.1)
+    assert found("zeros_among_siblings", model, torch.randn(4, 16))

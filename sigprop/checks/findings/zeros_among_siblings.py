@@ -43,8 +43,10 @@ def zeros_among_siblings(subject: Subject) -> Iterator[Finding]:
 
 
 def _constant(subject: Subject) -> Iterator[Finding]:
-    """Every unit of such a matrix computes the same, gets the same gradient, and stays the same."""
-    rows = [row for row in subject.draws if row.is_matrix and row.std == 0 and row.mean != 0 and not row.recorded]
+    """Every unit of such a matrix computes the same, gets the same gradient, and stays the same. Of a parameter that no
+    module of torch multiplies by, nothing is known: decay rates of a state space start at one number on purpose."""
+    rows = [row for row in subject.draws if row.fan_in and row.is_matrix and row.std == 0 and row.mean != 0]
+    rows = [row for row in rows if not row.recorded]
     rows = [row for row in rows if row.total >= limit("fewest_entries")]
     if rows:
         inits = {row.name: started(row) for row in rows}

@@ -365,5 +365,5 @@ def as_constant(value: Any, beside: Any) -> float | None:
             return None
         first = value.flatten()[0]
         if value.numel() == 1 or bool((value == first).all()):
-            return float(first)
+            return float(first.detach())
     return None

@@ -7,9 +7,10 @@ wanted, what is linear in the fluctuations is noise: it is removed by making the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from sigprop.compat import standard_gamma
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
 from sigprop.graph.shared_parts import IN_STEP, settled
+from sigprop.graph.visits import equal, same_weight
 from sigprop.theory.drawing import DTYPE, root_of
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.cat import CatPositions
@@ -87,11 +89,21 @@ class SourceState:
 class Ensemble:
     """Roots of the kernels of nodes, expected ones and drawn ones, the latter for each replica; made when asked for."""
 
-    def __init__(self, states: Evaluation, replicas: int, generator: torch.Generator):
+    def __init__(
+        self,
+        states: Evaluation,
+        replicas: int,
+        generator: torch.Generator,
+        expected: Mapping[Node, Tensor] | None = None,
+        channels: int | None = None,
+    ):
         self.replicas = replicas
         self._states = states
         self._generator = generator
-        self._expected: dict[tuple[Node, float], Tensor] = {}
+        self._channels = channels
+        self._expected: dict[tuple[Node, float], Tensor] = {
+            (node, 0.0): root for node, root in (expected or {}).items()
+        }
         self._drawn: dict[tuple[Node, int], Tensor] = {}
         self._known: dict[Node, SourceState] = {}
         self._fluctuating: dict[tuple[Node, int], tuple[Signal, int]] = {}
@@ -158,7 +170,8 @@ class Ensemble:
         if (node, groups) not in self._drawn:
             if (node, groups) not in self._fluctuating:
                 signal = self._states.signal(node)
-                self._fluctuating[node, groups] = signal, max(1, signal.independent_channels // groups)
+                channels = self._channels or signal.independent_channels
+                self._fluctuating[node, groups] = signal, max(1, channels // groups)
             (signal, channels), root = self._fluctuating[node, groups], self.expected(node)
             noise = channel_noise(root.shape[1], channels, self.replicas, self._generator)
             made = root.to(DTYPE) @ noise
@@ -213,6 +226,13 @@ def is_narrow(states: Evaluation, node: Node) -> bool:
     if op.picks is not None:
         return is_narrow(states, node.inputs[0])
     return isinstance(op, Linear) and bool(groups_of(op)) and NARROW * states.positions(node) >= op.fan_in
+
+
+def drawn_behind(states: Evaluation, node: Node) -> Node:
+    """The node whose kernel is drawn in place of another's."""
+    while states.op(node).picks is not None:
+        node = node.inputs[0]
+    return node.inputs[0] if is_narrow(states, node) else node
 
 
 def groups_of(op: Op) -> int:
@@ -294,6 +314,30 @@ def records_between(target: Field, parts: dict[Field, list[Field]]) -> set[Recor
             seen.add(record)
             stack.extend(_needed(record))
     return seen
+
+
+def same_calls(first: Record, second: Record, mine: Sequence[Field], theirs: Sequence[Field]) -> bool:
+    """Whether two tensors are made by the same calls, one by one, of the same weights and of what is drawn."""
+    stack: list[Any] = [(first, second)]
+    while stack:
+        one, other = stack.pop()
+        calls = [item.call for item in (one, other) if isinstance(item, Record) and item.call is not None]
+        if isinstance(one, Weight) and isinstance(other, Weight):
+            same = same_weight(one, other)
+        elif isinstance(one, Field) and isinstance(other, Field) and one in mine and other in theirs:
+            spans = [[span[1:] for span in item.sources[0].ranges] for item in (one, other)]
+            same = mine.index(one) == theirs.index(other) and spans[0] == spans[1]
+        elif len(calls) == 2 and one not in mine and other not in theirs:
+            same = (
+                len({(call.name, len(call.given), item.output) for call, item in zip(calls, (one, other), strict=True)})
+                == 1
+            )
+            stack += zip(calls[0].given, calls[1].given, strict=True) if same else ()
+        else:
+            same = equal(one, other)
+        if not same:
+            return False
+    return True
 
 
 def fewest_entries(target: Field, parts: dict[Field, list[Field]]) -> float:

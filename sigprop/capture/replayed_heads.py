@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from threading import Lock
@@ -12,11 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import APART, Ensemble, balanced_replicas, fewest_entries, parts_of_sources, sites_between
+from sigprop.capture.ensemble import (
+    APART,
+    Ensemble,
+    balanced_replicas,
+    drawn_behind,
+    fewest_entries,
+    parts_of_sources,
+    same_calls,
+    sites_between,
+)
 from sigprop.capture.layout import CHANNEL, KEY, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.replay import FEW, Replay, Reverse, Thinning, ThinReplay
 from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.attention import DrawnAttention
 from sigprop.theory.ops.attention.drawn import sequences_apart
 from sigprop.theory.ops.base import Op
@@ -77,6 +87,7 @@ class ReplayedHeads:
         self._kept: dict[int, tuple[Replay, Tensor]] = {}
         self._settled: int | None = None
         self.received: Reverse | None = None
+        self._roots: tuple[Any, ...] = ()
 
     def bound(self, states: Evaluation) -> ReplayedHeads:
         """Heads that were kept are taken over if they were drawn from the same states."""
@@ -95,8 +106,11 @@ class ReplayedHeads:
         self.group = balanced if balanced <= MOST_REPLICAS and not single else 1
         rounds = math.ceil(HEADS * min(1.0, (FIRST / self.order) ** 2) / heads)
         self._most_heads = heads if single else min(rounds, MOST_REPLICAS) * min(heads, AT_ONCE)
+        self._thin_out()
+
+    def _thin_out(self) -> None:
         few = AT_ONCE if self.group == 1 else math.ceil(FEWEST / self.group)
-        self._thinning = self._possible_thinning(few, heads) if self.thin and not single else None
+        self._thinning = self._possible_thinning(few, self._all_heads) if self.thin and not self.single else None
         self._arrange()
 
     def _possible_thinning(self, wanted: int, heads: int) -> Thinning | None:
@@ -200,7 +214,7 @@ class ReplayedHeads:
         while replica < self.replicas:
             if replica % self.group == 0:
                 generator = torch.Generator().manual_seed(first + 2 * replica)
-                ensemble = ensemble.again(generator) if ensemble else Ensemble(self.states, self.group, generator)
+                ensemble = self._ensemble(ensemble, generator)
             found = self._kept.pop(replica, None)
             if found is None:
                 generator = torch.Generator().manual_seed(first + 2 * replica + 1)
@@ -212,6 +226,48 @@ class ReplayedHeads:
                 self._kept[replica] = found
             yield ReplayedDraw(self, *found)
             replica += self.joined
+
+    def _ensemble(self, before: Ensemble | None, generator: torch.Generator) -> Ensemble:
+        assert self.states is not None
+        return before.again(generator) if before else Ensemble(self.states, self.group, generator, *self._roots)
+
+    # -- with the same weights at another visit
+
+    def alike(self, other: ReplayedHeads) -> bool:
+        """Whether both are made by the same functions, with the same weights, of what is drawn."""
+        mine, theirs = ([part for parts in item.parts.values() for part in parts] for item in (self, other))
+        return self._widths == other._widths and same_calls(self.weight, other.weight, mine, theirs)
+
+    @property
+    def _widths(self) -> tuple[int, ...]:
+        return self.width, self.value_width, self.head_width, self._all_heads
+
+    def drawn_nodes(self) -> list[Node]:
+        assert self.states is not None
+        return [drawn_behind(self.states, item.node) for item in (*self.parts, self.value)]
+
+    def together(self, other: ReplayedHeads, roots: Sequence[Any]) -> Iterator[tuple[ReplayedDraw, ReplayedDraw]]:
+        """Draws of both from the same random numbers."""
+        assert self.states is not None
+        both, seed, group, most = (copy(self), copy(other)), self.seed, self.group, min(AT_ONCE, self._most_heads)
+        channels = min(self.states.signal(node).independent_channels for own in roots for node in own)
+        for made, own in zip(both, roots, strict=True):
+            made.seed, made.group, made._most_heads, made._kept, made._roots = seed, group, most, {}, (own, channels)
+            made._thin_out()
+        return zip(*(made._draws() for made in both), strict=True)
+
+    def between(self, mine: list[Tensor], theirs: list[Tensor], replay: Replay) -> list[Tensor]:
+        """The kernel between gradients that arrive at each source, summed over replicas."""
+        numbers, found = iter(range(len(mine))), []
+        for source, parts in self.parts.items():
+            kernels = [
+                (mine[n] @ theirs[n].mT).double().sum(0)
+                * (replay.heads_left_out(part) / source.layout.channels)
+                * (part.layout.channels / mine[n].shape[-1])
+                for part, n in zip(parts, numbers, strict=False)
+            ]
+            found.append(torch.stack(kernels).sum(0))
+        return found
 
     def _drawn(self, *settings: Any) -> tuple[Replay, Tensor]:
         """One replay; where heads cannot be left out, all are drawn."""
@@ -272,6 +328,12 @@ class ReplayedDraw:
         order = self.heads.sequences.values
         whole = self.replay.ensemble.with_mean(self.heads.value.node, self.replay.replicas)
         return whole if order is None else whole[:, order]
+
+    def arrived(self, gradient: Tensor) -> list[Tensor]:
+        """What arrives at all that is drawn, `[replica, position, channel]`."""
+        found, _, _ = self.replay.arrivals(self.weights, self.heads.parts, (), self.heads.entries(gradient))
+        drawn = [part for parts in self.heads.parts.values() for part in parts]
+        return [self.replay.to_rows(part, found[part]) for part in drawn]
 
     def send(self, gradient: Tensor) -> None:
         assert self.heads.received is not None

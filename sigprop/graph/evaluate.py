@@ -27,8 +27,11 @@ from sigprop.graph.shared_parts import (
     settled,
     uses_that_add_up,
 )
+from sigprop.graph.visits import Visits
+from sigprop.graph.visits_back import GradientsOfVisits
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.residual import LIMIT, of_visits, passes
 
 ROUNDING = 1e-9
 ADDED = "gradients through several uses of one weight are taken as independent"
@@ -108,6 +111,10 @@ class Evaluation:
     def shared_parts(self) -> SharedParts:
         """What tensors have in common, in these states."""
         return SharedParts(self)
+
+    @cached_property
+    def visits(self) -> Visits:
+        return Visits(self)
 
     @cached_property
     def weights_behind(self) -> WeightsBehind:
@@ -194,17 +201,28 @@ class Evaluation:
         """Compute the signal of a node from those of its inputs."""
         if node in self._signals:
             self.shared_parts.forget()
+            self.__dict__.pop("visits", None)
         op = self._ops[node] = self._bound(node, self._given.get(node, node.op))
         signal = self._noted(node, op, op.forward(*map(self.signal, node.inputs)))
         self._signals[node] = signal if self.dtype == torch.float64 else _kept_as(signal, self.dtype)
         return signal
 
     def _bound(self, node: Node, op: Op) -> Op:
-        """In these states, and under their distributions; it is recorded with those that the graph refers to."""
+        """In these states, and under their distributions."""
+        op = self._under_laws(node, op)
+        return op.bound(self, node) if op.looks_beyond else op
+
+    def unbound(self, node: Node) -> Op:
+        """The op of a node under these distributions, in no states: on any number of positions."""
+        own = node.op if self.base is None else self.base.unbound(node)
+        return self._under_laws(node, self._given.get(node, own))
+
+    def _under_laws(self, node: Node, op: Op) -> Op:
+        """It is recorded with the distributions that the graph refers to."""
         for key, (weight, _) in node.weights.items() if self._laws else ():
             law = self.law(weight)
             op = op if law is weight.distribution else op.with_law(key, law)
-        return op.bound(self, node) if op.looks_beyond else op
+        return op
 
     def _noted(self, node: Node, op: Op, signal: Signal) -> Signal:
         """The state with what is not followed."""
@@ -238,6 +256,7 @@ class Evaluation:
         self.gradients, self.passed, self.energy, self.evidence, self._uses = {}, dict(start.passed), {}, {}, {}
         self.parameters = {}
         paths = PathsAhead(self.nodes)
+        self._visits_back = GradientsOfVisits(self)
         edges = set() if done is None else {edge for node in self.nodes for edge in node.op.gradients_read}
         for weight, amount in start.weights.items():
             self._book(weight, amount, start.evidence)
@@ -249,8 +268,8 @@ class Evaluation:
             gradient = self.gradients.get(node)
             if gradient is None:
                 continue
-            if paths.reused and paths.add_up(node):
-                gradient = gradient.note(Status.ASSUMED, ADDED)
+            if paths.reused:
+                gradient = self._together(node, gradient, paths.energies(node), paths.add_up(node))
             gradient = self.gradients[node] = possible(gradient)
             sent = self._through(node, gradient)
             for source, arrived in sent if paths.reused else ():
@@ -258,10 +277,36 @@ class Evaluation:
             if done is not None:
                 picked = self.positions(node) < min(self.graph.routed.get(node, (0, 1.0))[0], FEW_PICKED)
                 done(node, gradient.note(Status.ASSUMED, FEW_ROUTED) if picked else gradient)
-                if node not in edges:
+                if node not in edges and not paths.reused:
                     del self.gradients[node]
-        for name, *_ in uses_that_add_up(self.nodes, self._uses):
-            self.evidence[name] = self.evidence[name].join(Evidence(Status.ASSUMED, IN_STEP))
+        self._book_together()
+
+    def _together(self, node: Node, gradient: Gradient, energies: list[float], adds_up: bool) -> Gradient:
+        """With what gradients that came through several uses of one weight have in common."""
+        more = self._visits_back.among(node)
+        if more is None:
+            return gradient.note(Status.ASSUMED, ADDED) if adds_up else gradient
+        if not more.any():
+            return gradient
+        made = replace(gradient, kernel=gradient.kernel.like(gradient.kernel.values + more))
+        width = self.signal(node).width
+        passed = math.sqrt(made.evidence.doubt * width) + passes(made.energy(), *energies)
+        return of_visits(made, passed, width)
+
+    def _book_together(self) -> None:
+        """What weights receive because gradients of their uses have something in common."""
+        for entries in list(uses_that_add_up(self.nodes, self._uses)):
+            nodes = [node for node, _ in self._uses[entries]]
+            pairs = [(first, second) for place, second in enumerate(nodes) for first in nodes[:place]]
+            found = [self._visits_back.of_weights(*pair) for pair in pairs]
+            amounts = [(node, more) for (_, node), more in zip(pairs, found, strict=True) if more is not None]
+            whole = len(amounts) == len(found)
+            known = Evidence(Status.ASYMPTOTIC, LIMIT) if whole else Evidence(Status.ASSUMED, IN_STEP)
+            for node, more in amounts if whole else ():
+                for key, (weight, count) in node.weights.items():
+                    if entries in weight.entries:
+                        self._book(weight, more[key] * count, known)
+            self.evidence[entries[0]] = self.evidence[entries[0]].join(known)
 
     def gradient(self, node: Node) -> Gradient:
         return self.gradients[node]

@@ -4,12 +4,11 @@ A sum counts as independent of what it was made of, which is right when a branch
 a tensor is added again later (an input injected at every cycle, experts that return their input), its occurrences add
 up: with `a = sum_k a_k x_k + ..` and `b = sum_k b_k x_k + ..`, per token, `E a b' = sum_k a_k b_k' Cov(x_k)`.
 
-One weight in several places: layers that are run again, a norm that serves two sums.
-
-Every use of a weight counts as a draw of its own. That is wrong where two of its outputs are added (`x + W f(x)` run
-twice), where its own output comes back to it (`P^T P x`), and where the gradients of its uses are correlated; nothing
-here follows any of these, so that the states say so. Lookups of a table are followed (see `rules.embedding`), and so
-is the head tied to it (see `tied`).
+One weight in several places: layers that are run again, a norm that serves two sums. A sum holds outputs of each use as
+tensors of their own; where those of one weight meet in it, and where gradients of its uses meet, `visits` and
+`visits_back` know what they have in common, or the states say that nobody does: where its own output comes back to a
+weight (`P^T P x`), and where functions are drawn. Lookups of a table are followed (see `rules.embedding`), and so is
+the head tied to it (see `tied`).
 """
 
 from __future__ import annotations
@@ -172,6 +171,9 @@ class PathsAhead:
     def arrives(self, source: Node, node: Node, gradient: Gradient) -> None:
         """Note what a node sends to one of its inputs; for who reuses weights, which no grid of settings does."""
         self._arrived.setdefault(source, []).append((node, float(gradient.energy())))
+
+    def energies(self, source: Node) -> list[float]:
+        return [energy for _, energy in self._arrived.get(source, ())]
 
     def add_up(self, source: Node) -> bool:
         """Whether what arrived along two paths may be more than the sum of both energies."""

@@ -36,7 +36,7 @@ from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.gain import Gain
 from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.product import Product
-from sigprop.theory.ops.residual import Residual, SharedResidual
+from sigprop.theory.ops.residual import Residual, SharedResidual, VisitedResidual
 from sigprop.theory.ops.scale import Scale
 
 # -- Sums of two tensors, and positions one after another, with what they have in common
@@ -79,11 +79,12 @@ def side_by_side(capture: Capture, *nodes: Node) -> Node:
 def _added(capture: Capture, op: Residual, first: Node, second: Node, doubts: tuple[Doubt, ...]) -> Node:
     """The sum of two tensors, with what they have in common."""
     parts = capture.states.shared_parts
-    if not parts.of(first) & parts.of(second):
-        return capture.apply(op, first, second, doubts=doubts)
-    found = parts.in_common(first, second)
+    common = bool(parts.of(first) & parts.of(second))
+    if not common and not doubts:
+        return capture.apply(op, first, second)
+    found = parts.in_common(first, second) if common else []
     pieces = tuple((one, other) for _, one, other in found)
-    made = SharedResidual(op.skip, op.branch, pieces, rows_in_branch=op.rows_in_branch)
+    made = (VisitedResidual if doubts else SharedResidual)(op.skip, op.branch, pieces, rows_in_branch=op.rows_in_branch)
     return capture.apply(made, first, second, *(node for node, _, _ in found), doubts=doubts)
 
 
@@ -97,6 +98,8 @@ class SumOfUses:
     scale: float
 
     def __call__(self, states: Evaluation, made: Signal) -> str:
+        if states.visits.of(self.first, self.second) is not None:
+            return ""
         mine, theirs = (_sizes(states, node) for node in (self.first, self.second))
         product = sum(mine.get(one, 0.0) * theirs.get(other, 0.0) for one, other in self.pairs) * self.scale
         return IN_STEP if 2.0 * product > MATTERS * float(made.kernel.diagonal.mean()) else ""

@@ -137,7 +137,7 @@ def _channel_slice(
     sources, transparent = item.sources, item.transparent or item.is_source
     if len(dim) == 1 and span[2] == 1 and transparent:
         sources = tuple(Source(s.field, (*s.ranges, (dim[0], span[0], span[1]))) for s in sources)
-    op = Narrow(layout.channels / item.layout.channels, layout.channels)
+    op = Narrow(layout.channels / item.layout.channels, layout.channels, taken=(place - len(item.shape), *span))
     return capture.field_of(op, item, layout, call, sources=sources, transparent=transparent)
 
 

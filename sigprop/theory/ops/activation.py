@@ -57,6 +57,8 @@ class Activation(Op):
 
     carries = ALL_TRANSFORMED
 
+    by_position = True
+
     function: ActivationFunction
     kurtosis_of_input: Tensor | None = None
 

@@ -142,6 +142,9 @@ class Op(ABC):
     reaches: int | None = None
     """Of how many inputs, the first ones, its output is a function; of none where independent weights renew it."""
 
+    by_position: ClassVar[bool] = False
+    """Whether each position of the output is made of that position of the inputs, in the same way at all of them."""
+
     multiplies: ClassVar[bool] = True
     """Whether the weights of the op, if it has some, multiply its input; False where they are its output."""
 

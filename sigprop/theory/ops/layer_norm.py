@@ -125,6 +125,8 @@ class LayerNorm(Norm):
 
     affine: bool = True
 
+    by_position = True
+
     centres = True
 
     def _scale(self, x: Signal) -> tuple[Kernel, Tensor]:

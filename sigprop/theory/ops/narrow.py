@@ -33,12 +33,16 @@ class Narrow(Op):
 
     keeps_channels = False
 
+    by_position = True
+
     share: float
     width: int
     of_groups: int = 1
     """Groups of channels of which this is one."""
     norm: float | None = None
     """The fluctuation of norms of a group, where it was seen."""
+    taken: tuple[int, ...] = ()
+    """Which channels: the dimension they are in, and the range there."""
 
     def bound(self, states: Any, node: Any) -> Narrow:
         if self.of_groups == 1:

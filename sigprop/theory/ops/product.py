@@ -30,6 +30,8 @@ class Product(Op):
         through_activation=ended("a function of a product is no function of one factor"),
     )
 
+    by_position = True
+
     def forward(self, *inputs: Signal) -> Signal:
         x, y = inputs
         kernel, evidence = x.kernel * y.kernel + _together(x, y), x.evidence.join(y.evidence)

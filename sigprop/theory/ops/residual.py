@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -217,6 +218,66 @@ class SharedResidual(Residual):
             scaled = gradient.kernel.values * self.skip * self.branch
             found.append(between_pieces(scaled, mine, other, part, gradient))
         return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class VisitedResidual(SharedResidual):
+    """The sum of two tensors to which outputs of one weight have brought what both have in common.
+
+    Forward   `K_z = K_x + K_f + C + C^T`, `C` the covariance of the two
+    Backward  as `SharedResidual`
+
+    In the limit of infinite width, where `C` is known; independent, and in doubt, where not.
+    """
+
+    carries = ALL_TRANSFORMED
+
+    between: Tensor | None = None
+    passed: float = 0.0
+    """How often the summands came through the same weights (see `of_visits`)."""
+
+    def bound(self, states: Any, node: Any) -> VisitedResidual:
+        both, visits, pieces = node.inputs[:2], states.visits, super().bound(states, node).pieces
+        return replace(self, pieces=pieces, between=visits.of(*both), passed=max(map(visits.passed, both)))
+
+    def forward(self, *inputs: Signal) -> Signal:
+        if self.between is None:
+            return super().forward(*inputs)
+        made = Residual.forward(self, *inputs[:2])
+        cross = self.between * self.skip * self.branch
+        made = replace(made, kernel=Dense(made.kernel.values + cross + cross.T))
+        return of_visits(made, self.passed + self.more(made, *inputs), made.width)
+
+    def more(self, output: Signal, *inputs: Signal) -> float:
+        """How often the sum came through the same weights beyond its summands."""
+        x, f = inputs[:2]
+        return passes(output.kernel.level, self.skip**2 * x.kernel.level, self.branch**2 * f.kernel.level)
+
+
+LIMIT = "uses of one weight, as of infinite width"
+MANY = "through so many uses of one weight that a finite width counts"
+LARGEST = 0.3
+"""What finite width may add, in first order."""
+
+
+def passes(total: Tensor, *parts: Tensor | float) -> float:
+    """How often what adds up came through the weights, from how much larger it is than the largest of its parts.
+
+    The sum over words of `n` factors `J` of a weight grows with `J^2` as a power, whose exponent is their mean number.
+    """
+    largest = max((float(item) for item in parts), default=0.0)
+    return abs(math.log(float(total) / largest)) / 2.0 if largest > 0.0 and float(total) > 0.0 else 0.0
+
+
+State = TypeVar("State", Signal, Gradient)
+
+
+def of_visits(state: State, passed: float, width: int) -> State:
+    """A state that came so often through one set of weights: of products of `n` of them finite width changes `n^2 /
+    width` (see docs/log.md)."""
+    left = passed**2 / width
+    made = replace(state, evidence=state.evidence.doubted(max(left - state.evidence.doubt, 0.0)))
+    return made.note(Status.ASYMPTOTIC, LIMIT) if left < LARGEST else made.note(Status.ASSUMED, MANY)
 
 
 def between_pieces(values: Tensor, mine: Piece, other: Piece, part: Signal, gradient: Gradient) -> Gradient:

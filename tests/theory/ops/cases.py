@@ -34,7 +34,7 @@ from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
 from sigprop.theory.ops.product import Product
-from sigprop.theory.ops.residual import BranchOrigin, Piece, Residual, SharedResidual, TokenResidual
+from sigprop.theory.ops.residual import BranchOrigin, Piece, Residual, SharedResidual, TokenResidual, VisitedResidual
 from sigprop.theory.ops.scale import GradientScale, Scale
 from sigprop.theory.ops.sources import GivenSignal, Lookup, ParameterSource
 from sigprop.theory.ops.token_map import DrawnTokenLinear, TokenLinear, TokenMap
@@ -451,6 +451,11 @@ CASES: dict[str, Case] = {
         SharedResidual(pieces=((PIECE, PIECE),)),
         (signal(0), signal(1), signal(2)),
         unchecked=dict.fromkeys(ELSEWHERE, "tests/capture/test_shared_parts.py"),
+    ),
+    "visited residual": Case(
+        VisitedResidual(between=0.1 * torch.eye(P, dtype=torch.float64)),
+        (signal(0), signal(1)),
+        unchecked=dict.fromkeys(ELSEWHERE, "tests/capture/test_visits.py"),
     ),
     "token linear": Case(
         TokenLinear(P, 6, 0.1, 0.2, channels=C),

@@ -10,6 +10,7 @@ of them as one matrix, which joins positions of one sequence alone:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,25 +83,25 @@ def sequences_apart(rows: Tensor, columns: Tensor | None, positions: int) -> Seq
     return Sequences(blocks) if straight else Sequences(blocks, rows, values)
 
 
-def over_values(matrix: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+def over_values(matrix: Tensor, kernel: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """`sum A K A^T` over replicas and heads, and the diagonal of each, `[replica, head, position]`; sequences attend
-    within themselves."""
+    within themselves. The second `A` may be that of another use of the same weights."""
     replicas, heads, blocks, queries, keys = matrix.shape
     rows = matrix.transpose(1, 2).reshape(replicas, blocks, heads * queries, keys)
     half = (rows @ kernel.view(replicas, blocks, keys, -1)).view(replicas, blocks, heads, queries, blocks, keys)
     own = half.diagonal(dim1=1, dim2=4).permute(0, 1, 4, 2, 3)
     left = half.permute(4, 1, 3, 0, 2, 5).reshape(blocks, blocks * queries, -1)
-    right = matrix.permute(2, 0, 1, 4, 3).reshape(blocks, -1, queries)
+    right = (matrix if other is None else other).permute(2, 0, 1, 4, 3).reshape(blocks, -1, queries)
     return (left @ right).transpose(0, 1).reshape(blocks * queries, -1), (own * matrix).sum(-1).flatten(2)
 
 
-def over_outputs(matrix: Tensor, kernel: Tensor) -> Tensor:
-    """`sum A^T G A` over replicas and heads; a diagonal `G` may be a vector."""
+def over_outputs(matrix: Tensor, kernel: Tensor, other: Tensor | None = None) -> Tensor:
+    """`sum A^T G A` over replicas and heads; a diagonal `G` may be a vector. The second `A` may be another one."""
     replicas, heads, blocks, queries, keys = matrix.shape
     if kernel.ndim == 1:
         scaled = (matrix * kernel.view(blocks, queries, 1)).transpose(1, 2).transpose(0, 1).reshape(blocks, -1, keys)
         return torch.block_diag(*scaled.mT @ matrix.permute(2, 0, 1, 3, 4).reshape(blocks, -1, keys))
-    columns = matrix.permute(2, 3, 0, 1, 4).reshape(blocks, queries, -1)
+    columns = (matrix if other is None else other).permute(2, 3, 0, 1, 4).reshape(blocks, queries, -1)
     half = kernel.view(-1, blocks, queries).transpose(0, 1) @ columns
     half = half.view(blocks, blocks, queries, replicas * heads, keys).permute(1, 3, 2, 0, 4)
     rows = matrix.permute(2, 4, 0, 1, 3).reshape(blocks, keys, -1)
@@ -200,6 +201,36 @@ class DrawnAttention(DrawnOp):
         """What scales a row of weights moves the output along itself, where a norm above lets nothing through."""
         across = float(gradient.directions.radial) < ACROSS
         return Evidence(Status.ASSUMED, SCALED) if self.varied > VARIED and across else EXACT
+
+    def of_visits(self, other: DrawnAttention, roots: Sequence[Any], mean: Tensor, theirs: Tensor) -> Tensor:
+        """The covariance of two outputs made with the same weights, from the roots of all that is drawn together."""
+        kernel, heads, sequences = torch.zeros(()), 0, self.draws.sequences
+        for one, two in self.draws.together(other.draws, roots):
+            made, _ = over_values(one.matrix, one.values() @ two.values().mT, two.matrix)
+            kernel, heads = kernel + made.double(), heads + one.matrix.shape[0] * one.matrix.shape[1]
+        return placed_back(kernel / heads, sequences.outputs, sequences.outputs) - mean[:, None] * theirs
+
+    def gradients_of_visits(self, other: DrawnAttention, roots: Sequence[Any], gradient: Tensor) -> list[Tensor]:
+        """What gradients at the inputs have in common, from the kernel of both gradients, one after another."""
+        sequences, level = self.draws.sequences, float(gradient.diagonal().mean())
+        count = len(gradient) // 2
+        kernel = in_sequences((gradient[:count, count:] / level).to(DTYPE), sequences.outputs)
+        both = root_of(gradient / level).to(DTYPE).split(count)
+        mine, theirs = (in_sequences(item, sequences.outputs, pairs=False) for item in both)
+        to_value, heads, replicas = torch.zeros(()), 0, 0
+        found = [torch.zeros(()) for _ in self.draws.parts]
+        for one, two in self.draws.together(other.draws, roots):
+            to_value = to_value + over_outputs(one.matrix, kernel, two.matrix).double()
+            heads, replicas = heads + one.matrix.shape[0] * one.matrix.shape[1], replicas + one.matrix.shape[0]
+            sent = (
+                one.arrived(self._pairs(one.matrix, mine, one.values(), one.generator)),
+                two.arrived(other._pairs(two.matrix, theirs, two.values(), two.generator)),
+            )
+            found = [a + b for a, b in zip(found, self.draws.between(*sent, one.replay), strict=True)]
+        to_value = placed_back(to_value, sequences.values, sequences.values) * (
+            self.draws.width / self.draws.value_width
+        )
+        return [*(item * (level / replicas) for item in found), to_value * (level / heads)]
 
     def _send(self, gradient: Gradient, *inputs: Signal) -> Gradient:
         """Draws until what the sources have received is steady; returns the gradient of the values."""

@@ -37,6 +37,8 @@ EVIDENCE = Evidence(Status.SAMPLED, "attention heads sampled from the token kern
 VARIED = 0.1
 """`1 - 1/(E n E 1/n)` of the squared norms `n` of a head's output, from which on a norm of it is no norm of Gaussian
 numbers."""
+FAR = 0.3
+"""The same, from which on a gradient across the output is a guess: gates of a row have 0.4 to 0.9, a softmax less."""
 SCALED = "attention weights of a scale that varies, under a gradient across the output"
 
 
@@ -200,7 +202,7 @@ class DrawnAttention(DrawnOp):
     def gradient_evidence(self, gradient: Gradient) -> Evidence:
         """What scales a row of weights moves the output along itself, where a norm above lets nothing through."""
         across = float(gradient.directions.radial) < ACROSS
-        return Evidence(Status.ASSUMED, SCALED) if self.varied > VARIED and across else EXACT
+        return Evidence(Status.ASSUMED, SCALED) if self.varied > FAR and across else EXACT
 
     def of_visits(self, other: DrawnAttention, roots: Sequence[Any], mean: Tensor, theirs: Tensor) -> Tensor:
         """The covariance of two outputs made with the same weights, from the roots of all that is drawn together."""

@@ -30,6 +30,7 @@ from sigprop.graph.shared_parts import (
 from sigprop.graph.visits import Visits
 from sigprop.graph.visits_back import GradientsOfVisits
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
+from sigprop.theory.corrections import ACTIVE
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.ops.residual import LIMIT, of_visits, passes
 
@@ -182,6 +183,8 @@ class Evaluation:
 
     def kurtosis(self, node: Node) -> Tensor | None:
         """That of a tensor's channels between its positions (see `corrections.kurtosis`)."""
+        if "pairs" not in ACTIVE.get():
+            return None
 
         def above(item: Node) -> tuple[Node, ...]:
             return item.inputs if item.op.keeps_kurtosis else ()

@@ -7,6 +7,8 @@
 | `along_signal` | the part of a gradient that is a linear function of the signal |
 | `gates` | gradients that came through a function of the very signal they belong to |
 
+`kurtosis`, channels that are not Gaussian together, is switched with `pairs`.
+
 Every file states equation, assumption and reference. All are on by default; `correcting(names)` leaves the others out:
 then the states carry nothing of them. What each one earns: docs/evidence/compositions.md.
 """

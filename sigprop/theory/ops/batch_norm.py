@@ -17,6 +17,9 @@ from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.layer_norm import Norm
 from sigprop.theory.states import ALL_TRANSFORMED, KEPT, TRANSFORMED, Gradient, Signal, Status, ended
 
+STEADY = 1.01
+"""The fluctuation of pairs of what weights make of given numbers, 1, with what rounding adds."""
+
 
 @dataclass(frozen=True)
 class BatchNorm(Norm):
@@ -92,7 +95,9 @@ class FiniteBatchNorm(BatchNorm):
     """The kurtosis of its input."""
 
     def bound(self, states: Any, node: Any) -> FiniteBatchNorm:
-        return replace(self, before=states.kurtosis(node.inputs[0]))
+        """Where kernels fluctuate, what the weights below have in common with the gradient makes up for it."""
+        steady = float(torch.as_tensor(states.signal(node.inputs[0]).fluctuation.pair).max()) < STEADY
+        return replace(self, before=states.kurtosis(node.inputs[0]) if steady else None)
 
     def kurtosis(self, output: Signal, inputs: Sequence[Signal], below: Sequence[Tensor | None]) -> Tensor | None:
         centred, level = self._level(inputs[0])

@@ -15,6 +15,7 @@ from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.ops.token_map import DrawnTokenLinear
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
+    GIVEN,
     KEPT,
     AlongSignal,
     Common,
@@ -60,12 +61,13 @@ class Residual(Op):
         cross = 4 * part_x * part_f * (1.0 + x.width * f.common.mixed)
         norm = part_x**2 * x.fluctuation.norm + part_f**2 * f.fluctuation.norm + cross
         uniform = part_x * x.common.uniform + part_f * f.common.uniform
+        known = x.fluctuation is GIVEN and f.fluctuation is GIVEN
         return Residual.carries.signal(
             x,
             kernel,
             kernel.per_token(self.skip) * x.mean + kernel.per_token(self.branch) * f.mean,
             evidence=x.evidence.join(f.evidence),
-            fluctuation=Fluctuation(norm, *self._pairs(x, f)),
+            fluctuation=GIVEN if known else Fluctuation(norm, *self._pairs(x, f)),
             common=Common(uniform, part_x * x.common.share + part_f * f.common.share),
         )
 

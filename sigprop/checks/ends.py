@@ -45,6 +45,11 @@ PRODUCTS = ("matmul", "rmatmul", "mm", "bmm", "einsum", "linear")
 SLOPES = ("relu", "clamp", "clip", "softmax", "sigmoid", "tanh", "exp", "sqrt", "log", "where", "masked", "max", "min")
 EXPONENTIALS, LOOK_BACK = ("exp", "exp2"), 50
 CUTS = ("data", "detach", "argmax", "argmin", "round", "sign", "floor", "ceil", "one_hot", "topk", "argsort")
+CHOICES = ("argmax", "argmin", "one_hot", "topk", "argsort")
+CHOICE = (
+    "a choice has no gradient: multiply what is chosen by the weights (gate, probabilities) of the router that chose "
+    "it, or hand the gradient through (straight-through: z + (q - z).detach())"
+)
 
 
 @dataclass
@@ -178,7 +183,8 @@ class _Walk:
             for reader in self.readers.get(id(item), []):
                 for made in reader.made:
                     if not made.requires_grad:
-                        cut = cut or _cut(reader)
+                        found = _cut(reader)
+                        cut = found if cut is None or (found is not None and found.fix and not cut.fix) else cut
                     elif self.tape.status.get(id(made), ABSENT) in ((ALIVE, ZERO) if state == BROKEN else (ALIVE,)):
                         return self._ended(reader, item, state)
                     elif id(made) not in seen:
@@ -268,7 +274,9 @@ def _apart_from_zero(reader: TracedCall, other: Tensor) -> str:
 def _cut(reader: TracedCall) -> End | None:
     where = f"`{reader.name}` in {reader.site}"
     if reader.name in CUTS:
-        return End(reader.site, reader.name, f"{where} passes no gradient on")
+        return End(
+            reader.site, reader.name, f"{where} passes no gradient on", fix=CHOICE if reader.name in CHOICES else ""
+        )
     return None if reader.graded else End(reader.site, reader.name, f"{where} runs without gradients (no_grad)")
 
 

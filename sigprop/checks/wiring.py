@@ -19,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from sigprop.batches import copied, leaves, mapped, tensors_in
 from sigprop.checks.ends import entered
 from sigprop.checks.observation import is_kept
+from sigprop.checks.reshapes import is_turned
 from sigprop.compat import return_free_memory
 from sigprop.errors import SigpropError
 from sigprop.losses import LossChoice, objective, white_noise
@@ -97,7 +98,11 @@ def wiring(model: nn.Module, batch: Any, loss: LossChoice) -> Wired:
         try:
             return _wired(model, batch, loss, True)
         except (SigpropError, RuntimeError, TypeError, ValueError):
+            pass
+        try:
             return _wired(model, batch, loss, False)
+        except SigpropError:  # the model's own: what can be measured is
+            return Wired()
 
 
 def _wired(model: nn.Module, batch: Any, loss: LossChoice, with_inputs: bool) -> Wired:
@@ -167,7 +172,7 @@ def _noted(model: nn.Module, wanted: set[int]) -> Iterator[dict[str, tuple[float
 
 
 def _idle_rows(name: str, alive: Tensor) -> dict[str, tuple[int, int, int]]:
-    """The longest run of rows without a gradient, where it is an eighth of all and others have one."""
+    """The longest run of rows without a gradient, where it is a quarter of all and others have one."""
     ends = [-1, *alive.nonzero().flatten().tolist(), len(alive)]
     start, length = max(((low, high - low - 1) for low, high in pairwise(ends)), key=lambda run: run[1])
     large = len(ends) > 2 and length >= max(8, len(alive) // 4)
@@ -341,38 +346,6 @@ def _merges(name: str, given: list[Tensor], output: Tensor) -> bool:
         return len(output.unique()) < len(output)
     whole = len(given) > 0 and not given[0].is_floating_point() and given[0].shape == output.shape
     return whole and len(output.unique()) < len(given[0].unique())
-
-
-def is_turned(before: tuple, after: tuple) -> bool:
-    """Whether a reshape gives a shape that a transpose would: what stood in one axis is spread over another.
-
-    `(b, c, h, w) -> (b, h w, c)` and back, `(b, t, h d) -> (b, h, t, d)` and back, `(b, t, c) -> (t, b, c)`, and axes
-    of an image in another order; a shape that merging or splitting of neighbours explains is none of these."""
-    if len(before) < 3 or len(after) < 3 or _nests(before, after):
-        return False
-    if before[0] != after[0]:
-        return len(before) == len(after) == 3 and before[:2] == after[1::-1] and before[2] == after[2]
-    old, new = before[1:], after[1:]
-    if len(old) == len(new):
-        return sorted(old) == sorted(new) and old[0] != new[0]
-    few, many = sorted((old, new), key=len)
-    if len(few) != 2:
-        return False
-    moved = many[0] == few[1] and math.prod(many[1:]) == few[0]
-    return moved or (len(many) == 3 and many[1] == few[0] and many[0] * many[2] == few[1])
-
-
-def _nests(before: tuple, after: tuple) -> bool:
-    """Whether each axis of either shape is a product of neighbouring ones of the other, or is one of them."""
-    left, right = [size for size in before if size > 1], [size for size in after if size > 1]
-    while left and right:
-        small, large = (left, right) if left[0] <= right[0] else (right, left)
-        product = small.pop(0)
-        while product < large[0] and small:
-            product *= small.pop(0)
-        if product != large.pop(0):
-            return False
-    return True
 
 
 def _copies(model: nn.Module) -> list[list[str]]:

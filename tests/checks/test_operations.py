@@ -83,6 +83,11 @@ ENDS = {
     "a parameter of zeros": (lambda h, e: h.detach() * e, "first.weight", "`detach` in the model"),
     "one class": (lambda h, e: (h[:, :1] * e).softmax(-1), "first.weight", "single class"),
     "dead units": (lambda h, e: F.relu(h - 1e3) + e, "first.weight", "no slope"),
+    "a choice, beside a detached loss": (
+        lambda h, e: e * h.argmax(-1) + h.detach().sum(-1),
+        "first.weight",
+        "`argmax`",
+    ),
     "data": (lambda h, e: h + e.data, "extra", ".data"),
     "an exponential that underflows": (lambda h, e: h + (-200 * e).exp(), "extra", "`exp` in the model has no slope"),
 }

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sigprop.checks.wiring import is_turned
+from sigprop.checks.reshapes import is_turned
 from tests.checks.test_answers import answered
 from tests.checks.test_operations import IDS, Made, Masked, X
 

@@ -164,4 +164,7 @@ def router_collapse(subject: Subject) -> Iterator[Finding]:
         "Fedus et al. 2022, section 2.2",
         sites=tuple(found),
         evidence=(Datum(f"experts that take nine tenths in {worst}", item.busy, "measured"),),
+        prescription=Prescription(
+            "initialize the router with small random weights, without a bias, and balance its load"
+        ),
     )

@@ -148,7 +148,7 @@ def _unused(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
             "warning",
             "take part in the forward pass and get no gradient",
             _why(subject, cut)[0],
-            "look for a `detach`, `no_grad` or `.data` there",
+            _why(subject, cut)[2] or "look for a `detach`, `no_grad` or `.data` there",
         ),
         (
             idle,

@@ -114,3 +114,9 @@ class Grid(nn.Module):
 def test_positions_made_of_several_tables_share_their_rows(agreement, together):
     """Each position had numbers of its own, so that tables got 0.4 of their gradient."""
     agreement(lambda: Grid(together), torch.randn(2, 12, 6, generator=torch.Generator().manual_seed(1)), "noise", 100)
+
+
+def test_states_of_tables_are_float64():
+    """Shares were float32, and attention over a query that is a parameter a fault."""
+    states = trace(build(lambda: Grid("cat")), torch.randn(2, 12, 6)).states
+    assert {states.signal(node).kernel.values.dtype for node in states.nodes} == {torch.float64}

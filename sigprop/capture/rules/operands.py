@@ -149,7 +149,7 @@ def weight_sharing(weight: Weight, layout: Layout) -> Tensor:
         rows = layout.to_rows(item.expand(layout.shape)).T
         rows = rows[:: math.ceil(len(rows) / parts)]
         for row in rows:
-            made = made + (row[:, None] == row) * (share / len(rows))
+            made = made + (row[:, None] == row).double() * (share / len(rows))
     return made
 
 

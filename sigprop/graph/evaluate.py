@@ -121,6 +121,11 @@ class Evaluation:
     def weights_behind(self) -> WeightsBehind:
         return WeightsBehind(self.shared_parts)
 
+    @cached_property
+    def visits_back(self) -> GradientsOfVisits:
+        """What gradients of these visits have in common, in the last backward pass."""
+        return GradientsOfVisits(self)
+
     # -- distributions in
 
     def law(self, weight: Weight) -> Distribution:
@@ -259,7 +264,7 @@ class Evaluation:
         self.gradients, self.passed, self.energy, self.evidence, self._uses = {}, dict(start.passed), {}, {}, {}
         self.parameters = {}
         paths = PathsAhead(self.nodes)
-        self._visits_back = GradientsOfVisits(self)
+        self.__dict__.pop("visits_back", None)
         edges = set() if done is None else {edge for node in self.nodes for edge in node.op.gradients_read}
         for weight, amount in start.weights.items():
             self._book(weight, amount, start.evidence)
@@ -286,7 +291,7 @@ class Evaluation:
 
     def _together(self, node: Node, gradient: Gradient, energies: list[float], adds_up: bool) -> Gradient:
         """With what gradients that came through several uses of one weight have in common."""
-        more = self._visits_back.among(node)
+        more = self.visits_back.among(node)
         if more is None:
             return gradient.note(Status.ASSUMED, ADDED) if adds_up else gradient
         if not more.any():
@@ -301,7 +306,7 @@ class Evaluation:
         for entries in list(uses_that_add_up(self.nodes, self._uses)):
             nodes = [node for node, _ in self._uses[entries]]
             pairs = [(first, second) for place, second in enumerate(nodes) for first in nodes[:place]]
-            found = [self._visits_back.of_weights(*pair) for pair in pairs]
+            found = [self.visits_back.of_weights(*pair) for pair in pairs]
             amounts = [(node, more) for (_, node), more in zip(pairs, found, strict=True) if more is not None]
             whole = len(amounts) == len(found)
             known = Evidence(Status.ASYMPTOTIC, LIMIT) if whole else Evidence(Status.ASSUMED, IN_STEP)

@@ -26,8 +26,12 @@ LARGE_PIECE = 1 << 24
 
 def allowed_scores(scores: Tensor) -> Tensor:
     """True where no mask has lowered the score out of reach; not-a-number counts as a score."""
-    scores = scores.detach()
-    hidden = scores < max(torch.finfo(scores.dtype).min / 2, -HIDDEN_ROW)
+    scores, lowest = scores.detach(), max(torch.finfo(scores.dtype).min / 2, -HIDDEN_ROW)
+    if scores.device.type == "cpu" and scores.numel():  # elsewhere the answer would be waited for
+        low, high = map(float, scores.aminmax())
+        if low >= lowest and low >= high - min(OUT_OF_REACH):
+            return torch.ones_like(scores, dtype=torch.bool)
+    hidden = scores < lowest
     for reach in OUT_OF_REACH:
         hidden = hidden | _masked(scores, hidden, reach)
     return ~hidden
@@ -40,7 +44,7 @@ def _masked(scores: Tensor, hidden: Tensor, reach: float) -> Tensor:
     it span, and not much narrower than what those below it do.
     """
     low = ~hidden & (scores < scores.amax(-1, keepdim=True) - reach)
-    if low.device.type == "cpu" and not bool(low.any()):  # elsewhere the answer would be waited for
+    if low.device.type == "cpu" and not bool(low.any()):
         return low
     (above, top), (bottom, below) = _ends(scores, ~(hidden | low)), _ends(scores, low)
     gap = (above - below).amin()
@@ -63,7 +67,7 @@ def score_summary(scores: Tensor) -> dict[str, Tensor]:
         mean = _summed(lambda x, known: torch.where(known, x, 0.0).sum(), scores, allowed) / count
 
         def sums(x: Tensor, known: Tensor) -> Tensor:
-            square = torch.where(known, (x - mean).square(), 0.0).sum()
+            square = torch.where(known, (x - mean).square_(), 0.0).sum()
             exponents, powers, total = _exponentials(x, known)
             entropy = total.log() - (exponents * powers).sum(-1) / total
             seen = known.any(-1)
@@ -92,10 +96,10 @@ def gradient_square_behind_output(scores: Tensor, value: Tensor, grad_output: Te
 
     def square(x: Tensor, known: Tensor, arriving: Tensor, values: Tensor) -> Tensor:
         _, powers, total = _exponentials(x, known)
-        weights = torch.where(known, powers / total[..., None], 0.0)
+        weights = powers.div_(total[..., None])
         passed = arriving @ values.mT
-        found = weights * (passed - (passed * weights).sum(-1, keepdim=True))
-        return torch.where(known, found.square(), 0.0).sum()
+        passed -= (passed * weights).sum(-1, keepdim=True)
+        return torch.where(known, passed.mul_(weights).square_(), 0.0).sum()
 
     return _summed(square, scores, allowed, grad_output, whole=value) / allowed.sum()
 

@@ -62,7 +62,7 @@ class Subject:
     def __post_init__(self) -> None:
         self.notes: list[str] = []
         self.warnings: list[str] = []
-        self._tried: dict[tuple, Subject | None] = {}
+        self._tried: dict[tuple, Subject | Profile | None] = {}
 
     def under(self, plan: Plan, attributes: Mapping[str, float] | None = None) -> Subject | None:
         """The same experiment under a plan (and with other numbers in modules), measured where there are weights, else
@@ -70,16 +70,19 @@ class Subject:
         attributes = attributes or {}
         key = tuple((row.name, row.init) for row in plan if row.init != KEEP) + tuple(map(str, plan.scales))
         key += tuple(attributes.items())
-        if key not in self._tried:
-            self._let_go()
-            try:
-                self._tried[key] = self._under(plan, attributes)
-            except (SigpropError, RuntimeError, TypeError) as error:
-                self.notes.append(f"a fix could not be tried: {str(error).splitlines()[0]}")
-                self._tried[key] = None
-        return self._tried[key]
+        known = self._tried.get(key)
+        if isinstance(known, Subject) or (known is None and key in self._tried):
+            return known
+        self._let_go()
+        try:
+            twin = self._under(plan, attributes, known)
+        except (SigpropError, RuntimeError, TypeError) as error:
+            self.notes.append(f"a fix could not be tried: {str(error).splitlines()[0]}")
+            twin = None
+        self._tried[key] = twin
+        return twin
 
-    def _under(self, plan: Plan, attributes: Mapping[str, float]) -> Subject:
+    def _under(self, plan: Plan, attributes: Mapping[str, float], measured: Profile | None) -> Subject:
         assert self.evaluation is not None
         if self.measured is None:
             if attributes:
@@ -91,19 +94,20 @@ class Subject:
                 owner, _, leaf = name.rpartition(".")
                 setattr(model.get_submodule(owner), leaf, value)
             experiment = replace(self.evaluation, model=model)
-            twin = replace(self, model=model, predicted=None, measured=experiment.measured(), evaluation=experiment)
+            measured = measured or experiment.measured()
+            twin = replace(self, model=model, predicted=None, measured=measured, evaluation=experiment)
         twin.__dict__["structure"] = self.structure
         return twin
 
     def _let_go(self) -> None:
-        """Only the latest trial keeps weights of its own: of those before stays what was found, or nothing."""
-        for key, twin in list(self._tried.items()):
-            if twin is None or twin.model is self.model:
+        """Only the latest trial keeps weights of its own: of those before stays what was found, or measured."""
+        for key, twin in self._tried.items():
+            if not isinstance(twin, Subject) or twin.model is self.model:
                 continue
             if {"signals", "observed"} <= vars(twin).keys():
                 twin.model, twin.evaluation = self.model, self.evaluation
             else:
-                del self._tried[key]
+                self._tried[key] = twin.measured
 
     def edited(self, inits: dict[str, Init], attributes: Mapping[str, float] | None = None) -> Subject | None:
         """The same experiment with some parameters changed."""

@@ -105,6 +105,7 @@ def test_one_trial_keeps_weights_of_its_own(monkeypatch):
         return model
 
     monkeypatch.setattr(Experiment, "applied", counted)
+    torch.manual_seed(0)
     check(tanh_mlp(20, gain=3.0), tokens=24)
     assert len(made) > 2
     assert max(alive) == 1, alive

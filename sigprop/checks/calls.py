@@ -113,7 +113,8 @@ class Calls:
     that function; `unlikely`: losses of logarithms of probabilities that sum to another number than one; `broadcast`:
     losses whose output and target have unlike shapes; `unreached`: losses whose output an activation bounds: place,
     activation, share of the targets beyond its bounds.
-    `future`: attentions that see nothing but what comes after; `attends`: there is a softmax.
+    `future`: attentions that see nothing but what comes after; `attends`: a softmax compares
+    positions (or heads) with one another.
     """
 
     activity: dict[str, Activity] = field(default_factory=dict)

@@ -184,10 +184,12 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
         where, function = place or ("", "")
         mixed = mixed if place and (not meets or function in ALONG) else 0.0
     forgotten = past if past and shown and float(end.max()) <= EXACT else 0
-    if ids and along and shown and found.attends and not forgotten:
+    waits = any(_is_start(name, item) for name, item in model.named_parameters())
+    if ids and along and shown and found.attends and not (forgotten or waits):
         forgotten = length - 1 if _alone(model, batch, first, rows) else 0
     late, silent, causal = half if late else 0, _silent(found, count), along and earlier <= EXACT
-    orderless = _orderless(model, batch, first, rows) if ids and along and shown and earlier > EXACT else 0
+    sets = ids and along and shown and earlier > EXACT and not waits
+    orderless = _orderless(model, batch, first, rows) if sets else 0
     hidden = _hidden(model, batch, rows, first) if ids and not shown else ("", 0.0)
     return Influence("", idle, mixed, seen, where, function, late, forgotten, silent, causal, orderless, hidden)
 
@@ -196,6 +198,11 @@ def _moved(before: Tensor, after: Tensor | None) -> float:
     if after is None or after.shape != before.shape:
         return 0.0
     return float((after - before).square().mean()) / (float(before.square().mean()) or 1.0)
+
+
+def _is_start(name: str, item: nn.Parameter) -> bool:
+    """Zeros that learn: what they hide (positions, a branch) comes when they have moved."""
+    return item.requires_grad and "bias" not in name.rpartition(".")[2] and not bool(item.any())
 
 
 def _alone(model: nn.Module, batch: Any, ids: Tensor, rows: Tensor) -> bool:

@@ -193,7 +193,7 @@ class CallWatch(TorchFunctionMode):
         axis = (-1 if axis is None else axis) % max(logits.dim(), 1)
         if logits.dim() < 2 or logits.shape[axis] < 2:
             return
-        self.found.attends = True
+        self.found.attends = self.found.attends or logits.dim() > 3 or logits.shape[-1] == logits.shape[-2]
         self._look_at_mask(name, logits == -math.inf)
         logits = logits.detach().movedim(axis, -1)
         if _sums_to_one(logits):

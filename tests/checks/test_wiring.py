@@ -309,6 +309,9 @@ def test_masks_that_hide_nothing_and_positions_that_make_no_difference_are_told(
     assert "positions make no difference" in without["no_influence"].title
     assert "over heads" in answered(Everywhere("heads"), IDS)["no_influence"].cause
     assert "no_influence" not in answered(Everywhere(), IDS)
+    waiting = Everywhere("places")
+    nn.init.zeros_(waiting.places.weight)
+    assert "no_influence" not in answered(waiting, IDS)
 
 
 class Everywhere(Padded):

@@ -94,7 +94,6 @@ class Evaluation:
         self._given: dict[Node, Op] = {} if base is None else dict(base._given)
         self._ops: dict[Node, Op] = {}
         self._signals: dict[Node, Signal] = {}
-        self._kurtosis: dict[Node, Tensor | None] = {}
         self._laws: dict[Weight, Distribution] = {} if base is None else dict(base._laws)
         self._derived: dict[Weight, tuple[Distribution, Parents]] = {}
         self.gradients: dict[Node, Gradient] = {}
@@ -191,14 +190,16 @@ class Evaluation:
         if "pairs" not in ACTIVE.get():
             return None
 
+        found: dict[Node, Tensor | None] = {}
+
         def above(item: Node) -> tuple[Node, ...]:
             return item.inputs if item.op.keeps_kurtosis else ()
 
         def made(item: Node) -> Tensor | None:
             signals = [self.signal(other) for other in item.inputs]
-            return self.op(item).kurtosis(self.signal(item), signals, [self._kurtosis[other] for other in above(item)])
+            return self.op(item).kurtosis(self.signal(item), signals, [found[other] for other in above(item)])
 
-        return settled(node, self._kurtosis, above, made)
+        return settled(node, found, above, made)
 
     def run(self, nodes: Iterable[Node] | None = None) -> None:
         """Compute the signals of the given nodes, all of them by default, in order."""

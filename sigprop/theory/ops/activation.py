@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,11 +62,14 @@ class Activation(Op):
     by_position = True
 
     function: ActivationFunction
-    kurtosis_of_input: Tensor | None = None
+    kurtosis_of_input: Callable[[], Tensor | None] | None = None
 
     def bound(self, states: Any, node: Any) -> Activation:
-        found = states.kurtosis(node.inputs[0])
-        return self if found is None else replace(self, kurtosis_of_input=found)
+        return replace(self, kurtosis_of_input=partial(states.kurtosis, node.inputs[0]))
+
+    def _kurtosis(self) -> Tensor | None:
+        """That of its input: made when it is asked for, since it is as large as a kernel."""
+        return None if self.kurtosis_of_input is None else self.kurtosis_of_input()
 
     def _arguments(self, x: Signal):
         """Variances, covariances and means of all pairs; one level stands for all where tokens have the same."""
@@ -80,10 +85,8 @@ class Activation(Op):
         (x,) = inputs
         kernel = x.kernel.like(self.function.cross_moment(*self._arguments(x)))
         mean = self.function.mean(x.covariance.diagonal, x.mean)
-        if self.kurtosis_of_input is not None:
-            kernel = kernel.like(
-                kernel.values + between(self.function, x.covariance.diagonal, x.mean, self.kurtosis_of_input)
-            )
+        if (kurtosis := self._kurtosis()) is not None:
+            kernel = kernel.like(kernel.values + between(self.function, x.covariance.diagonal, x.mean, kurtosis))
         moments = moments_of(self.function, x)
         kernel = curved_kernel(kernel, moments, x)
         parts = {"fluctuation": self._fluctuation(x, kernel, moments.norm), "common": self._common(x)}
@@ -141,7 +144,7 @@ class Activation(Op):
         if isinstance(kernel, Dense) and float(torch.as_tensor(gradient.directions.normed)) > 0.0:
             kernel = kernel.like(kernel.values - self._taken_out(gradient, output.kernel, x))
         through = ThroughActivation(
-            (ActivationGradient(gradient.kernel, kernel, self.function, kurtosis=self.kurtosis_of_input),)
+            (ActivationGradient(gradient.kernel, kernel, self.function, kurtosis=self._kurtosis()),)
         )
         slope, rest = gradient.along_signal.slope, gradient.along_signal.rest
         made = Activation.carries.gradient(

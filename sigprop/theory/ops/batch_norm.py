@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,13 +92,13 @@ class FiniteBatchNorm(BatchNorm):
 
     keeps_kurtosis = True
 
-    before: Tensor | None = field(default=None, kw_only=True)
+    before: Callable[[], Tensor | None] | None = field(default=None, kw_only=True)
     """The kurtosis of its input."""
 
     def bound(self, states: Any, node: Any) -> FiniteBatchNorm:
         """Where kernels fluctuate, what the weights below have in common with the gradient makes up for it."""
         steady = float(torch.as_tensor(states.signal(node.inputs[0]).fluctuation.pair).max()) < STEADY
-        return replace(self, before=states.kurtosis(node.inputs[0]) if steady else None)
+        return replace(self, before=partial(states.kurtosis, node.inputs[0]) if steady else None)
 
     def kurtosis(self, output: Signal, inputs: Sequence[Signal], below: Sequence[Tensor | None]) -> Tensor | None:
         centred, level = self._level(inputs[0])
@@ -120,10 +121,11 @@ class FiniteBatchNorm(BatchNorm):
     def _inverse(self, kernel: Tensor) -> Tensor:
         """`E 1/v` of channels with this kernel and kurtosis."""
         found = _mean_inverse(kernel)
-        if self.before is None:
+        before = None if self.before is None else self.before()
+        if before is None:
             return found
         level = kernel.diagonal()
-        more = (self.before * level[:, None] * level).sum() / (2.0 * kernel.square().sum())
+        more = (before * level[:, None] * level).sum() / (2.0 * kernel.square().sum())
         return 1.0 + (found - 1.0) * (1.0 + more).clamp_min(0.0)
 
 

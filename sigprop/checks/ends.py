@@ -111,11 +111,12 @@ class GradientTape(TorchFunctionMode):
             self.calls.append(TracedCall(site, name, factors, given, made, torch.is_grad_enabled()))
             for item in made:
                 if item.requires_grad and not item.is_leaf:
-                    item.register_hook(partial(self.note, id(item)))
+                    item.register_hook(partial(_note, self.status, id(item)))  # with the tape it would hold the graph
         return output
 
-    def note(self, key: int, gradient: Tensor) -> None:
-        self.status[key] = status_of(gradient)
+
+def _note(status: dict[int, str], key: int, gradient: Tensor) -> None:
+    status[key] = status_of(gradient)
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class Activation(Op):
         kernel = x.kernel.like(self.function.cross_moment(*self._arguments(x)))
         mean = self.function.mean(x.covariance.diagonal, x.mean)
         if (kurtosis := self._kurtosis()) is not None:
-            kernel = kernel.like(kernel.values + between(self.function, x.covariance.diagonal, x.mean, kurtosis))
+            kernel = kernel.like(kernel.values + between(self.function, x.covariance, x.mean, kurtosis))
         moments = moments_of(self.function, x)
         kernel = curved_kernel(kernel, moments, x)
         parts = {"fluctuation": self._fluctuation(x, kernel, moments.norm), "common": self._common(x)}

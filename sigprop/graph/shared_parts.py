@@ -293,7 +293,9 @@ class SharedParts:
                 continue
             found += _pairs(node, *self._both(first, second, node, forks), 1.0)
             for holder, held in within:
-                one, other = (_carried({node: item}, held)[node] for item in self._both(first, second, holder, forks))
+                (inside,) = _carried({node: [self._whole(node)]}, held)[node]
+                sides = self._both(first, second, holder, forks)
+                one, other = ([_through(piece, inside) for piece in pieces] for pieces in sides)
                 found += _pairs(node, one, other, -1.0)
         return found
 
@@ -311,6 +313,11 @@ class SharedParts:
     def _both(self, first: Node, second: Node, part: Node, forks: Set[Node]) -> tuple[list[Piece], list[Piece]]:
         one, other = (self.pieces(item, {part}, forks)[part] for item in (first, second))
         return one, other
+
+    def _whole(self, node: Node) -> Piece:
+        count = self._states.positions(node)
+        ones = torch.ones(count, dtype=torch.float64)
+        return Piece(ones, torch.arange(count), ones)
 
     def again(
         self, first: Node, second: Node, parts: Sequence[Node], pieces: Sequence[tuple[Piece, Piece]]
@@ -346,9 +353,7 @@ class SharedParts:
 
         def made(node: Node) -> Pieces:
             if node in stops:
-                count = self._states.positions(node)
-                whole = torch.ones(count, dtype=torch.float64)
-                return {node: [Piece(whole, torch.arange(count), whole)]}
+                return {node: [self._whole(node)]}
             return functools.reduce(_merged, (_carried(found[item], held) for item, held in above(node)), {})
 
         return settled(target, found, lambda node: [item for item, _ in above(node)], made)

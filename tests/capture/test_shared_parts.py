@@ -1,11 +1,14 @@
 """Tensors that are added more than once, and entries that are gathered where they were chosen."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from sigprop.capture import build, predict
+from sigprop.measurement import measure
 
 X = torch.randn(6, 24, generator=torch.Generator().manual_seed(0))
 TARGET = torch.randint(8, (6,), generator=torch.Generator().manual_seed(1))
@@ -132,3 +135,23 @@ class SideBySide(nn.Module):
 def test_what_stands_side_by_side_has_its_parts_in_common(agreement):
     """The average of both was 40 % too small."""
     agreement(SideBySide, X, seeds=64)
+
+
+class Less(nn.Module):
+    def __init__(self, width=96):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = (x + layer(x)) - torch.relu(x)
+        return x
+
+
+def test_sums_of_the_raw_input_and_functions_of_it():
+    """Given numbers that meet become positions of one table, and the sum that holds them holds other rows of it."""
+    x = torch.randn(16, 96, generator=torch.Generator().manual_seed(0))
+    row = predict(build(Less), x, loss="noise")["(output)"]
+    real = measure(None, x, "noise", build=Less, seeds=64)["(output)"]
+    told = row.stated_errors.get("variance", math.inf) * row.variance
+    assert abs(row.variance - real.variance) < told + 4.0 * real.errors["variance"]

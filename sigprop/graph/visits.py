@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sigprop.compat import viewed_tensor
 from sigprop.graph.graph import Node, Weight
 from sigprop.graph.shared_parts import own_entries, settled
 from sigprop.theory import Dense, Signal
@@ -61,7 +62,7 @@ class Pairs:
         above, rule = self._rules.pop(pair)
         found = [self._known[other] for other in above]
         made = None if any(item is None for item in found) else rule(*found)
-        self._numbers += 0 if made is None or made._is_view() else made.numel()
+        self._numbers += 0 if made is None or viewed_tensor(made) is not None else made.numel()
         return made
 
     def rule(self, first: Any, second: Any) -> Rule:

@@ -54,7 +54,7 @@ class ActivationGradient:
         pair = (*_pair(made - made.outer(level, level)), made.left(level), made.right(level))
         joint = self.function.radial.cross_moment(*pair)
         if self.kurtosis is not None:
-            joint = joint + between(self.function.radial, made - made.outer(level, level), level, self.kurtosis)
+            joint = joint + between(self.function.radial, made.diagonal - level**2, level, self.kurtosis)
         return (self.kernel.values * joint - self.passed.values * made.values) * made.spread(self.share) ** 2
 
     def projection(self, kernel: Dense) -> tuple[Tensor, Tensor]:

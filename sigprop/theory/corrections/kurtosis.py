@@ -54,12 +54,16 @@ def over_batch(unit: Tensor, before: Tensor | None) -> Tensor:
     ).clamp_min(1e-300)
 
 
-def between(function: ActivationFunction, covariance: Kernel, mean: Tensor, kurtosis: Tensor) -> Tensor:
+def between(function: ActivationFunction, variance: Tensor, mean: Tensor, kurtosis: Tensor) -> Tensor:
     """What the covariances of a function at two positions have beyond those of Gaussian numbers; its mean squares are
-    left as they are, those of ReLU being exact, and so are covariances of positions that are nearly one."""
-    variance = covariance.diagonal
+    left as they are, those of ReLU being exact."""
     curved = function.radial.mean(variance, mean) - mean * function.derivative_mean(variance, mean)
     curved = curved.where(variance > ROUNDING * variance.max(), 0.0)
-    apart = 1.0 - covariance.normalized().dense().values.clamp(-1.0, 1.0) ** 2
-    found = curved[:, None] * curved * kurtosis / 4.0 * apart
+    found = curved[:, None] * curved * kurtosis / 4.0
     return found - torch.diag(found.diagonal())
+
+
+def apart(function: ActivationFunction, covariance: Kernel, mean: Tensor, kurtosis: Tensor) -> Tensor:
+    """The same, less where two positions are nearly one: their covariance is nearly that mean square."""
+    cosine = covariance.normalized().dense().values.clamp(-1.0, 1.0)
+    return between(function, covariance.diagonal, mean, kurtosis) * (1.0 - cosine**4)

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sigprop.checks.calls import Activity, Calls, Gate, LossCall, MadeBy, NormInput, Routing, Softmax
+from sigprop.checks.thresholds import limit
 
 BOUND_SHARE = 0.05
 PIECE = 1 << 20
@@ -23,8 +24,6 @@ FEWEST = 16
 LIKELY = 0.1
 """Of the logarithm of the sum of probabilities: label smoothing and rounding leave 1e-3."""
 BOUNDS = {"sigmoid": (0.0, 1.0), "softmax": (0.0, 1.0), "tanh": (-1.0, 1.0), "relu": (0.0, math.inf)}
-BEYOND = 0.1
-"""Share of targets outside the range of an activation, above that of rounding and of few outliers."""
 MASKED = 80.0
 """Below the largest logit: what is farther down is masked, or might as well be (exp(-80) = 2e-35)."""
 
@@ -338,7 +337,7 @@ class CallWatch(TorchFunctionMode):
         elif maker is not None and kind == "regression":
             low, high = BOUNDS[maker]
             outside = float(((wanted < low) | (wanted > high)).double().mean())
-            if outside > BEYOND:
+            if outside > limit("targets_beyond"):
                 self.found.unreached.append((name, maker, outside))
         source, size = self._sources.get(made), float(wanted.detach().double().square().mean()) ** 0.5
         self.found.losses.append(LossCall(name, kind, 1, value, chance, variance, wanted=size, source=source))

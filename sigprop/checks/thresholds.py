@@ -186,6 +186,16 @@ THRESHOLDS = {
     "initial_loss_problem": Threshold(
         5.0, "logits of standard deviation 3 and more: the first steps only undo them (logit variance 10)"
     ),
+    # wiring
+    "drowned_part": Threshold(
+        100.0, "root mean squares of two parts: by training 10 between positions and words costs 8 to 21 % of the loss"
+    ),
+    "divisor_signs": Threshold(0.02, "share of divisors of the rarer sign: so many pass zero on the way to the other"),
+    "unread_input": Threshold(0.2, "share of the places of an input, more than any rounding of sizes leaves out"),
+    "targets_beyond": Threshold(
+        0.1, "share of targets that an activation cannot make, above rounding and few outliers"
+    ),
+    "skip_factor": Threshold(0.75, "factor of a skip over that of its branch: below it the branch is what is kept"),
     # precision
     "precision_share": Threshold(0.1, "share of entries that under- or overflow: a tenth of a tensor is lost"),
     "precision_overflow": Threshold(1e-3, "share of entries above the largest number: one is enough for inf in a sum"),

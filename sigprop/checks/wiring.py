@@ -20,6 +20,7 @@ from sigprop.batches import copied, leaves, mapped, tensors_in
 from sigprop.checks.ends import entered
 from sigprop.checks.observation import is_kept
 from sigprop.checks.reshapes import is_turned
+from sigprop.checks.thresholds import limit
 from sigprop.compat import return_free_memory
 from sigprop.errors import SigpropError
 from sigprop.losses import LossChoice, objective, white_noise
@@ -48,16 +49,10 @@ ACTIVATIONS = (
 )
 LOW = (torch.float16, torch.bfloat16)
 QUARTER_TURN = math.pi / 2
-DROWNED = 100.0
-"""Root mean square of one part over that of another: by training 10 between positions and words costs 8 to 21 %."""
-RARER = 0.02
-"""Share of divisors of the other sign: they pass zero on the way."""
 FEWEST = 4
 """Rows and columns below which sines are not codes of positions or steps."""
 ROUNDING = 1e-6
 """Of the largest gradient: what rounding leaves where the gradient is zero."""
-UNREAD = 0.2
-"""Share of the places of an input that are left out by no rounding of sizes."""
 MEANT = re.compile(r"shar|tie|univers|loop|recur|reus", re.IGNORECASE)
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
@@ -127,7 +122,9 @@ def _wired(model: nn.Module, batch: Any, loss: LossChoice, with_inputs: bool) ->
         if size > ROUNDING * largest:
             found.idle_rows |= _idle_rows(name, alive)
     if not watch.drawing:
-        found.unread = {name: share for name, item in inputs.items() if (share := _unread(item)) > UNREAD}
+        found.unread = {
+            name: share for name, item in inputs.items() if (share := _unread(item)) > limit("unread_input")
+        }
     return found
 
 
@@ -294,7 +291,7 @@ class WireWatch(TorchFunctionMode):
         """Zeros are starts on purpose, and parameters themselves are biases, tokens and tables."""
         sizes = [(float(item.detach().double().square().mean()) ** 0.5, self._makers[item]) for item in parts]
         sizes = sorted(size for size in sizes if 0.0 < size[0] < math.inf)
-        if len(sizes) > 1 and sizes[-1][0] > DROWNED * sizes[0][0]:
+        if len(sizes) > 1 and sizes[-1][0] > limit("drowned_part") * sizes[0][0]:
             self.found.drowned[site] = (sizes[0][1], sizes[-1][1], sizes[-1][0] / sizes[0][0])
 
     def _maker(self, item: Tensor) -> tuple[str, str]:
@@ -331,7 +328,7 @@ class WireWatch(TorchFunctionMode):
             self._compare(site, [item for item in given if item in self._makers and item.dim() > 1])
         if name.strip("_") in ("div", "truediv", "divide") and len(given) == 2 and given[1] in self._makers:
             share = min(float((sign * given[1] > 0).double().mean()) for sign in (1, -1))
-            if share > RARER and given[1].numel() > FEWEST:
+            if share > limit("divisor_signs") and given[1].numel() > FEWEST:
                 self.found.signed[self._makers[given[1]]] = share
         if name in ("sin", "cos") and output.dim() > 1 and output not in self._makers:
             rows = given[0].detach().double().flatten(0, -2)

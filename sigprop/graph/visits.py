@@ -10,6 +10,7 @@ In the limit of infinite width, for weights that no transpose of them meets; wha
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -39,7 +40,7 @@ MOST = 1 << 26
 """Numbers that are kept, 512 MB of them; beyond, what visits have in common is not known."""
 
 
-class Pairs:
+class Pairs(ABC):
     """Numbers for the pairs of positions of two things, made of those of other pairs."""
 
     def __init__(self, states: Any):
@@ -65,8 +66,9 @@ class Pairs:
         self._numbers += 0 if made is None or viewed_tensor(made) is not None else made.numel()
         return made
 
+    @abstractmethod
     def rule(self, first: Any, second: Any) -> Rule:
-        raise NotImplementedError
+        """Of which other pairs the numbers of a pair are made, and how."""
 
     def place(self, node: Node) -> int:
         if node not in self._places:

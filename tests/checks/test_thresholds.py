@@ -68,6 +68,11 @@ KNOWN = {
     "equal_logits": 0.001,
     "rounding": 0.05,
     "banded": 1.5,
+    "drowned_part": 100,
+    "divisor_signs": 0.02,
+    "unread_input": 0.2,
+    "targets_beyond": 0.1,
+    "skip_factor": 0.75,
 }
 
 

@@ -41,15 +41,11 @@ def sensitivity(subject: Subject) -> Iterator[Finding]:
         )
 
 
-SKIP_LEAST = 0.75
-"""Factor of a skip over that of its branch below which the skip is no longer what is kept."""
-
-
 @check("branch_factor", "gradient", "numbers that multiply the branch, or shrink the skip, of a residual sum")
 def branch_factor(subject: Subject) -> Iterator[Finding]:
     """Every published scheme multiplies the skip (DeepNorm), divides the branch (muP, Granite), or both alike."""
     junctions = [] if subject.structure is None else subject.structure.junctions
-    bad = [item for item in junctions if 0 < abs(item.skip_scale) < SKIP_LEAST * abs(item.branch_scale)]
+    bad = [item for item in junctions if 0 < abs(item.skip_scale) < limit("skip_factor") * abs(item.branch_scale)]
     if not bad or 2 * len(bad) < len(junctions) or all(item.projected for item in bad):
         return
     skip, branch = bad[0].skip_scale, bad[0].branch_scale

@@ -63,7 +63,7 @@ def between(function: ActivationFunction, variance: Tensor, mean: Tensor, kurtos
     return found - torch.diag(found.diagonal())
 
 
-def apart(function: ActivationFunction, covariance: Kernel, mean: Tensor, kurtosis: Tensor) -> Tensor:
+def of_distinct(function: ActivationFunction, covariance: Kernel, mean: Tensor, kurtosis: Tensor) -> Tensor:
     """The same, less where two positions are nearly one: their covariance is nearly that mean square."""
     cosine = covariance.normalized().dense().values.clamp(-1.0, 1.0)
     return between(function, covariance.diagonal, mean, kurtosis) * (1.0 - cosine**4)

@@ -15,7 +15,7 @@ from sigprop.theory.activations.base import as_pair
 from sigprop.theory.corrections.along_signal import diagonal
 from sigprop.theory.corrections.finite_width import FunctionMoments, curved_kernel, moments_of, through_function
 from sigprop.theory.corrections.gates import ActivationGradient
-from sigprop.theory.corrections.kurtosis import apart
+from sigprop.theory.corrections.kurtosis import of_distinct
 from sigprop.theory.corrections.pairs import fresh_fluctuation
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Carried, Op
@@ -86,7 +86,7 @@ class Activation(Op):
         kernel = x.kernel.like(self.function.cross_moment(*self._arguments(x)))
         mean = self.function.mean(x.covariance.diagonal, x.mean)
         if (kurtosis := self._kurtosis()) is not None:
-            kernel = kernel.like(kernel.values + apart(self.function, x.covariance, x.mean, kurtosis))
+            kernel = kernel.like(kernel.values + of_distinct(self.function, x.covariance, x.mean, kurtosis))
         moments = moments_of(self.function, x)
         kernel = curved_kernel(kernel, moments, x)
         parts = {"fluctuation": self._fluctuation(x, kernel, moments.norm), "common": self._common(x)}

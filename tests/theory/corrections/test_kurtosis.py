@@ -56,7 +56,7 @@ def test_sums_of_functions_of_normalized_channels(name):
     pairs = (level[:, None], level[None], unit, zero[:, None], zero[None])
     mean = function.mean(level, zero)
     gaussian = function.cross_moment(*pairs) - mean[:, None] * mean
-    told = gaussian + kurtosis.apart(function, Dense(unit), zero, kurtosis.over_batch(unit, None))
+    told = gaussian + kurtosis.of_distinct(function, Dense(unit), zero, kurtosis.over_batch(unit, None))
     one = slice(50), slice(50)
     assert float(gaussian[one].mean()) > 1.1 * float(actual)
     assert float(told[one].mean()) == pytest.approx(float(actual), rel=0.05)

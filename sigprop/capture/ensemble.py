@@ -328,11 +328,10 @@ def same_calls(first: Record, second: Record, mine: Sequence[Field], theirs: Seq
             spans = [[span[1:] for span in item.sources[0].ranges] for item in (one, other)]
             same = mine.index(one) == theirs.index(other) and spans[0] == spans[1]
         elif len(calls) == 2 and one not in mine and other not in theirs:
-            same = (
-                len({(call.name, len(call.given), item.output) for call, item in zip(calls, (one, other), strict=True)})
-                == 1
-            )
-            stack += zip(calls[0].given, calls[1].given, strict=True) if same else ()
+            mine_made, its_made = calls
+            names = mine_made.name == its_made.name and one.output == other.output
+            same = names and len(mine_made.given) == len(its_made.given)
+            stack += zip(mine_made.given, its_made.given, strict=True) if same else ()
         else:
             same = equal(one, other)
         if not same:

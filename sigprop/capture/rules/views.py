@@ -187,9 +187,9 @@ def moved(capture: Capture, call: Call, input: Field, routing: Field | None = No
 def _pairs(capture: Capture, call: Call, item: Field) -> Field | None:
     """Entries picked by position and by channel or key at once, as those below the diagonal of products of all pairs:
     channels, and drawn, since each may have a distribution of its own. None where no dimension runs along both."""
-    numbers = call.on(torch.arange(float(math.prod(item.shape))).reshape(item.shape), item).long()
-    if numbers.dim() >= len(item.shape):
+    if not any(isinstance(part, Tensor) for part in call.given) or len(result_shape(call)) >= len(item.shape):
         return None
+    numbers = call.on(torch.arange(math.prod(item.shape), dtype=torch.float64).reshape(item.shape), item).long()
     dims: list[Dim] = []
     mixed = False
     for d, n in enumerate(numbers.shape):

@@ -174,9 +174,9 @@ def frozen_readout(subject: Subject) -> Iterator[Finding]:
         )
     if last is None or last.tied or flags.get(last.name, True):
         return
-    matrices = [row for row in subject.draws.matrices if row.name != last.name]
-    trained = sum(row.total for row in matrices if flags.get(row.name))
-    if 2 * trained > sum(row.total for row in matrices):
+    names = [row.name for row in subject.draws.matrices]
+    place = names.index(last.name) if last.name in names else 0
+    if place and flags.get(names[place - 1]):
         yield told(
             "warning",
             f"{last.name}, which makes the output, is frozen (requires_grad is False), and what it reads is trained",

@@ -7,7 +7,7 @@
     python -m studies.planted_bugs.judge third         # the third held-out set: once
     python -m studies.planted_bugs.judge fourth        # the fourth held-out set: once
     python -m studies.planted_bugs.judge fifth         # the fifth held-out set: once
-    python -m studies.planted_bugs.judge twins         # what is said of the correct models
+    python -m studies.planted_bugs.judge twins         # what is said of the correct models, e.g. twins 169 170
 
 *Found*: a problem or warning holds the name it must hold. *Cause*: that finding says the cause. *Fix*: one of those
 says the fix. *Works*: after the printed code is run on the buggy model, the loss that the bug makes worse (the last one
@@ -17,13 +17,13 @@ twin's to the buggy one's. Words are judged by regular expressions and read besi
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
 import logging
 import math
 import re
-import sys
 import time
 import warnings
 from datetime import date
@@ -169,7 +169,12 @@ def figure(value: float) -> float | None:
     return float(f"{value:.3g}") if math.isfinite(value) else None
 
 
-def main(what: str, *numbers: str) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("bugs", "twins", *HALVES), help="what is asked, or the set that is judged")
+    parser.add_argument("numbers", nargs="*", help="of single bugs: nothing is stored")
+    given = parser.parse_args()
+    what, numbers = given.what, given.numbers
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     chosen = [(n, bug) for n, bug in enumerate(BUGS, 1) if not numbers or str(n) in numbers]
@@ -202,4 +207,4 @@ def main(what: str, *numbers: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -105,6 +105,8 @@ class FiniteBatchNorm(BatchNorm):
         return over_batch(centred.dense().values / level, below[0])
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        if not self.gain_second_moment:
+            return super().backward(gradient, output, *inputs)
         centred, level = self._level(inputs[0])
         count = centred.tokens
         unit = centred.values / level

@@ -29,8 +29,12 @@ from studies.planted_bugs import fourth  # noqa: E402
 FOURTH_SET = len(BUGS)
 from studies.planted_bugs import fifth  # noqa: E402
 
+FIFTH_SET = len(BUGS)
+from studies.planted_bugs import sixth  # noqa: E402
+
 __all__ = [
     "BUGS",
+    "FIFTH_SET",
     "FIRST_SET",
     "FOURTH_SET",
     "SECOND_SET",
@@ -47,6 +51,7 @@ __all__ = [
     "language",
     "others",
     "recurrent",
+    "sixth",
     "third",
     "vision",
 ]

@@ -7,6 +7,7 @@
     python -m studies.planted_bugs.judge third         # the third held-out set: once
     python -m studies.planted_bugs.judge fourth        # the fourth held-out set: once
     python -m studies.planted_bugs.judge fifth         # the fifth held-out set: once
+    python -m studies.planted_bugs.judge sixth         # the sixth held-out set: once
     python -m studies.planted_bugs.judge twins         # what is said of the correct models, e.g. twins 169 170
 
 *Found*: a problem or warning holds the name it must hold. *Cause*: that finding says the cause. *Fix*: one of those
@@ -35,7 +36,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.losses import objective
-from studies.planted_bugs import BUGS, FIRST_SET, FOURTH_SET, SECOND_SET, THIRD_SET, Bug
+from studies.planted_bugs import BUGS, FIFTH_SET, FIRST_SET, FOURTH_SET, SECOND_SET, THIRD_SET, Bug
 from studies.planted_bugs.case import Setting
 
 STORED = Path("docs/data/planted_bugs.json")
@@ -46,7 +47,8 @@ HALVES = {
     "fresh": lambda number: FIRST_SET < number <= SECOND_SET,
     "third": lambda number: SECOND_SET < number <= THIRD_SET,
     "fourth": lambda number: THIRD_SET < number <= FOURTH_SET,
-    "fifth": lambda number: number > FOURTH_SET,
+    "fifth": lambda number: FOURTH_SET < number <= FIFTH_SET,
+    "sixth": lambda number: number > FIFTH_SET,
 }
 
 

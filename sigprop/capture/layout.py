@@ -19,6 +19,7 @@ from torch import Tensor
 
 BATCH, TOKEN, CHANNEL, KEY = "batch", "token", "channel", "key"
 LARGEST = 8192  # positions of which all pairs are followed
+PAIRS = 1024  # pairs of tokens with channels of their own that are followed as positions: more take gigabytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,15 +253,16 @@ def common_layout(layouts: Sequence[Layout]) -> tuple[Layout, list[Layout]]:
             if len({axis.is_position for axis in axes}) > 1:
                 raise Misaligned("a position meets a channel")
         seen = [axis for earlier in dims for axis in earlier]
-        dim = tuple(second_axis(axis) if axis in seen else axis for axis in dim)
+        pairs = TOKEN if main.channels > STREAMS and main.positions * size(dim) <= PAIRS else KEY
+        dim = tuple(second_axis(axis, pairs) if axis in seen else axis for axis in dim)
         dims.append(dim)
         extra += [axis for axis in dim if axis.is_position and axis not in main.order]
     return Layout(tuple(dims), main.order + tuple(extra)), padded
 
 
-def second_axis(axis: Axis) -> Axis:
+def second_axis(axis: Axis, pairs: str = KEY) -> Axis:
     """The axis of a tensor that meets itself in another dimension: pairs of tokens, or an outer product."""
-    return Axis(axis.size, KEY if axis.is_position else axis.role)
+    return Axis(axis.size, pairs if axis.is_position else axis.role)
 
 
 def layout_like(model: Layout, shape: tuple[int, ...]) -> Layout:

@@ -142,9 +142,10 @@ class Kernel(ABC):
         return self.add_diagonal(self.diagonal * (factor - 1.0))
 
     def normalized(self: Self) -> Self:
-        """Cosines: every pair divided by the root of its two same-token values."""
+        """Cosines: every pair divided by the root of its two same-token values; what rounding leaves of a token that is
+        zero (a difference with itself) is no direction."""
         root = self.diagonal.clamp_min(torch.finfo(self.values.dtype).tiny).sqrt()
-        return self.like(self.values / (self.left(root) * self.right(root)))
+        return self.like((self.values / (self.left(root) * self.right(root))).clamp(-1.0, 1.0))
 
 
 class Exchangeable(Kernel):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, rule
-from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, arranged, fresh, places_along, second_axis
+from sigprop.capture.layout import CHANNEL, KEY, TOKEN, Axis, Dim, Layout, arranged, fresh, places_along, second_axis
 from sigprop.capture.record import Call, Field, Weight
 from sigprop.capture.rules.attention import attended, scored
 from sigprop.capture.rules.operands import as_field, picks_rows
@@ -234,6 +234,9 @@ def contract(
         tuple(added[c] if c in added else dims[c] for c in result),
         kept + tuple(axis for c in new for axis in added[c] if role == TOKEN),
     )
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    if any(axis.role == KEY and axis not in axes for dim in x.layout.dims for axis in dim):
+        return capture.drawn_field(layout, call, inputs, "a weight that pairs of positions share, sampled")
     node = _taken_in(capture, x, taken, axes)
     node = _apart(capture, node, kept, [axis for c in shared for axis in dims[c] if axis.is_position])
     fan_in, fan_out = math.prod(sizes[c] for c in summed), math.prod(sizes[c] for c in new)
@@ -256,7 +259,6 @@ def contract(
     node = _linear(capture, op, node, bound)
     if role == TOKEN and fan_out > 1:
         node = capture.apply(ChannelsToPositions(fan_out), node)
-    inputs = (x, weight) if bias is None else (x, weight, bias)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
 
 

@@ -51,39 +51,80 @@ def joined(states: Evaluation, nodes: Sequence[Node]) -> tuple[CatPositions, lis
     in common than parts: outputs of one weight, functions of one tensor."""
     parts, behind = states.shared_parts, states.weights_behind
     found: list[tuple[Node, tuple[int, Piece, int, Piece]]] = []
-    doubt = ""
+    doubt, uses = "", []
     for second, other in enumerate(nodes):
         for first, node in enumerate(nodes[:second]):
             if parts.of(node) & parts.of(other):
                 found += [(part, (first, one, second, two)) for part, one, two in parts.in_common(node, other)]
             if behind.in_common(node, other):
-                doubt = IN_STEP
+                known = states.visits.of(node, other) is not None
+                doubt, uses = doubt if known else IN_STEP, [*uses, (first, second)] if known else uses
             elif parts.beyond(node, other):
                 doubt = doubt or ENTANGLED
-    return CatPositions(len(nodes), tuple(pieces for _, pieces in found), doubt), [*nodes, *(part for part, _ in found)]
+    op = CatPositions(len(nodes), tuple(pieces for _, pieces in found), doubt, tuple(uses))
+    return op, [*nodes, *(part for part, _ in found)]
 
 
 def tied(states: Evaluation, sources: dict[Field, list[Field]]) -> list[Field]:
-    """Sources drawn as a whole that have something in common with another one of as many channels."""
-    whole, reached = [item for item, drawn in sources.items() if drawn == [item]], states.shared_parts.reached
+    """Sources drawn as a whole that have something known in common with another one of as many channels."""
+    whole = [item for item, drawn in sources.items() if drawn == [item]]
     return [
         item
         for item in whole
         if any(
             other.node is not item.node
             and other.layout.channels == item.layout.channels
-            and not reached(item.node).isdisjoint(reached(other.node))
+            and _have_in_common(states, item.node, other.node)
             for other in whole
         )
     ]
 
 
+def _have_in_common(states: Evaluation, first: Node, second: Node) -> bool:
+    """Parts, or what uses of one weight are known to bring both."""
+    reached, behind = states.shared_parts.reached, states.weights_behind
+    if not reached(first).isdisjoint(reached(second)):
+        return True
+    found = states.visits.of(first, second) if behind.in_common(first, second) else None
+    return found is not None and bool(found.any())
+
+
+def joint_of(states: Evaluation, sources: list[Field], node: Node) -> Joint:
+    """Sources that stand one after another in a node."""
+    starts, size = {}, 0
+    for source in sources:
+        if source.node not in starts:
+            starts[source.node] = size
+            size += states.positions(source.node)
+    places = {item: (starts[item.node], states.positions(item.node)) for item in sources}
+    return Joint(node, {item: slice(start, start + count) for item, (start, count) in places.items()}, size)
+
+
 class SourceState:
-    """A node that is drawn from: its op and its mean, and the expected kernel of its input where that is drawn."""
+    """A node that is drawn from: its op and its mean, and the expected kernel of its input where that is drawn.
+
+    `below`: whose kernel is drawn; of outputs of one map for several inputs, one after another, that of all these."""
 
     def __init__(self, states: Evaluation, node: Node):
-        self.op, self.mean = states.op(node), states.signal(node).mean.to(DTYPE)
-        self.inside = states.signal(node.inputs[0]).kernel.values if is_narrow(states, node) else None
+        self.op, self.mean, self.below = states.op(node), states.signal(node).mean.to(DTYPE), node
+        self.inside = None
+        if is_narrow(states, node):
+            self.below, self.inside = node.inputs[0], states.signal(node.inputs[0]).kernel.values
+        elif made := _inputs_of_uses(states, node):
+            self.op, self.below = states.op(node.inputs[0]), made
+
+
+def _inputs_of_uses(states: Evaluation, node: Node) -> Node | None:
+    """Where outputs of one linear map stand one after another, and its input is narrow: all inputs, likewise."""
+    op, each = states.op(node), node.inputs
+    if not isinstance(op, CatPositions) or len(op.uses) * 2 != len(each) * (len(each) - 1):
+        return None
+    if not all(is_narrow(states, item) and states.visits.alike(item, each[0]) for item in each):
+        return None
+    below, inputs = joined(states, [item.inputs[0] for item in each])
+    made = Node(below, tuple(inputs))
+    states.run_one(made)
+    return made
 
 
 class Ensemble:
@@ -147,10 +188,10 @@ class Ensemble:
         op = source.op
         if op.picks is not None:
             return self.roots(node.inputs[0], replicas)[:, op.picks]
-        if source.inside is None:
+        if source.below is node:
             return self.expected(node).expand(replicas.stop - replicas.start, -1, -1)
         assert isinstance(op, Linear)
-        inside = self.drawn(node.inputs[0], groups_of(op))[replicas] * (op.fan_in * op.variance) ** 0.5
+        inside = self.drawn(source.below, groups_of(op))[replicas] * (op.fan_in * op.variance) ** 0.5
         if not op.bias_variance:
             return inside
         return torch.cat((inside, torch.full_like(inside[..., :1], float(op.bias_variance) ** 0.5)), -1)

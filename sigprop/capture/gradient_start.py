@@ -122,6 +122,7 @@ def loss_start(states: Evaluation, loss: Record) -> Start:
         else:
             drawn = sampled_start(states, sum_of(terms))
             start.seeds += drawn.seeds
+            start.nodes += drawn.nodes
             start.weights |= drawn.weights
             start.passed |= drawn.passed
             start.evidence = start.evidence.join(drawn.evidence)

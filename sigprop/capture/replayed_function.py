@@ -16,6 +16,7 @@ from sigprop.capture.ensemble import (
     Joint,
     chosen_alike,
     fewest_entries,
+    joint_of,
     parts_of_sources,
     records_between,
     sites_between,
@@ -55,13 +56,7 @@ class ReplayedFunction:
 
     def join(self, sources: list[Field], node: Node, states: Evaluation) -> None:
         """Draw sources from one node, in which they stand one after another."""
-        starts, size = {}, 0
-        for source in sources:
-            if source.node not in starts:
-                starts[source.node] = size
-                size += states.positions(source.node)
-        places = {item: (starts[item.node], states.positions(item.node)) for item in sources}
-        self.joint = Joint(node, {item: slice(start, start + count) for item, (start, count) in places.items()}, size)
+        self.joint = joint_of(states, sources, node)
 
     @property
     def nodes(self) -> list[Node]:

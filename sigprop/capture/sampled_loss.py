@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import APART, Ensemble, parts_of_sources, sites_between
+from sigprop.capture.ensemble import APART, Ensemble, Joint, joined, joint_of, parts_of_sources, sites_between, tied
 from sigprop.capture.record import Field, Weight
 from sigprop.capture.replay import Replay
 from sigprop.errors import InputError, NoRule, TooLarge, UnsupportedError
 from sigprop.graph.evaluate import Evaluation, Start
+from sigprop.graph.graph import Node
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of
 from sigprop.theory.ops.linear import Linear
@@ -49,13 +50,16 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
     size = sum(math.prod(part.shape) for part in drawn)
     if size > WIDEST:
         raise TooLarge(f"the loss is a function of {size} numbers, more than the {WIDEST} that are drawn")
-    found = AveragedGradients(states, parts, sites_between(loss, parts))
+    joint = _drawn_together(states, parts)
+    found = AveragedGradients(states, parts, sites_between(loss, parts), joint)
     seed = states.graph.loss_seed * APART
-    ensemble = Ensemble(states, 1, torch.Generator().manual_seed(seed))
+    ensemble = Ensemble(states, FEWEST, torch.Generator().manual_seed(seed))
     most = max(FEW, min(MOST, ENTRIES // max(1, size)))
     while found.draws < most and (found.draws < FEWEST or found.error > ERROR):
         generator = torch.Generator().manual_seed(seed + found.draws + 1)
-        replay = ExpectedReplay(states, generator, True, ensemble, 0, drawn)
+        replica = found.draws % FEWEST
+        ensemble = ensemble if replica else ensemble.again(generator)
+        replay = ExpectedReplay(states, generator, True, ensemble, replica, drawn, joint)
         value = _played(replay, loss)
         if not value.requires_grad:
             raise UnsupportedError("the loss carries no gradient: it was detached, or is not differentiable")
@@ -63,6 +67,17 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
     if not math.isfinite(found.error):
         raise UnsupportedError("the loss, or its gradient, is not finite on outputs drawn from their predicted state")
     return found.start()
+
+
+def _drawn_together(states: Evaluation, parts: dict[Field, list[Field]]) -> Joint | None:
+    """Outputs that have something in common, as those of one encoder for two inputs."""
+    together = tied(states, parts)
+    if not together:
+        return None
+    op, inputs = joined(states, list(dict.fromkeys(item.node for item in together)))
+    node = Node(op, tuple(inputs))
+    states.run_one(node)
+    return joint_of(states, together, node)
 
 
 def _played(replay: Replay, loss: Field) -> Tensor:
@@ -75,51 +90,78 @@ def _played(replay: Replay, loss: Field) -> Tensor:
 
 
 class ExpectedReplay(Replay):
-    """Draws with the expected kernels; what finite width adds follows from the slope, as for closed forms.
+    """Draws with the expected kernels; what finite width adds follows from the slope, as for closed forms. Outputs that
+    have something in common, of which differences may be left, are drawn with those of single initializations.
 
     The bias of a linear map, which often is most of an output, is drawn by its own law.
     """
 
     def _draw(self, item: Field) -> Tensor:
-        node = item.sources[0].field.node
-        bias, _ = node.weights.get("bias", (None, 0))
-        if bias is None or not isinstance(self.states.op(node), Linear) or item is not item.sources[0].field:
+        source = item.sources[0].field
+        if self.joint is not None and source in self.joint.spans:
             return super()._draw(item)
-        signal, law = self.states.signal(node), self.states.law(bias)
-        root = self.ensemble.expected(node, law.variance)
-        rows = drawn_rows(root[None], item.layout.channels, self.generator)
+        bias, _ = source.node.weights.get("bias", (None, 0))
+        if bias is None or not isinstance(self.states.op(source.node), Linear) or item is not source:
+            return self.from_rows(item, self._rows(source.node, item.layout.channels))
+        law = self.states.law(bias)
         drawn = law.draw((item.layout.channels,), self.generator) - law.mean
-        return self.from_rows(item, rows + signal.mean.to(DTYPE)[:, None] + drawn.to(DTYPE))
+        rows = self._rows(source.node, item.layout.channels, law.variance)
+        return self.from_rows(item, rows + drawn.to(DTYPE))
+
+    def _rows(self, node: Node, channels: int, less: float = 0.0) -> Tensor:
+        rows = drawn_rows(self.ensemble.expected(node, less)[None], channels, self.generator)
+        return rows + self.states.signal(node).mean.to(DTYPE)[:, None]
 
 
 class AveragedGradients:
     """Gradients of a loss over draws: at sources with their products with the signal, at weights, at sites between."""
 
-    def __init__(self, states: Evaluation, parts: dict[Field, list[Field]], sites: list[Field]):
+    def __init__(
+        self, states: Evaluation, parts: dict[Field, list[Field]], sites: list[Field], joint: Joint | None = None
+    ):
         self.states = states
         self.parts = parts
+        self.joint = joint
+        self._spans = {} if joint is None else joint.spans
         self._energies: list[float] = []
         self._wholes: list[float] = []
-        self.sources = {source: Arrived(states.signal(source.node)) for source in parts}
+        nodes = dict.fromkeys(self._node(source) for source in parts)
+        self.sources = {node: Arrived(states.signal(node)) for node in nodes}
         self.sites: dict[Field, Tensor | float] = dict.fromkeys(sites, 0.0)
         self.weights: dict[Weight, float] = {}
+
+    def _node(self, source: Field) -> Node:
+        """That from which it is drawn."""
+        return self.joint.node if self.joint is not None and source in self._spans else source.node
 
     def add(self, replay: Replay, loss: Tensor) -> None:
         gradients, passed, weights = replay.arrivals(loss.sum(), self.parts, self.sites)
         for site, value in passed.items():
             self.sites[site] = self.sites[site] + kernel_of(site.layout.to_rows(value.double()))
         energy, whole = 0.0, 0.0
-        for source, parts in self.parts.items():
-            pairs = [(replay(part).detach(), gradients[part], part) for part in parts if part in gradients]
-            if pairs:
-                kernel = self.sources[source].add(pairs, source.layout.channels)
-                energy, whole = energy + float(kernel.diagonal().sum()), whole + float(kernel.sum())
+        for node, pairs in self._rows(replay, gradients).items():
+            kernel = self.sources[node].add(pairs)
+            energy, whole = energy + float(kernel.diagonal().sum()), whole + float(kernel.sum())
         for weight, value in weights.items():
             total = float(value.double().square().sum())
             self.weights[weight] = self.weights.get(weight, 0.0) + total
             energy, whole = (energy, whole) if self.parts else (energy + total, whole + total)
         self._energies.append(energy)
         self._wholes.append(whole)
+
+    def _rows(self, replay: Replay, gradients: dict[Field, Tensor]) -> dict[Node, list[Rows]]:
+        """Numbers and gradients that arrived, `[position, channel]`, of each node."""
+        found: dict[Node, list[Rows]] = {}
+        for source, parts in self.parts.items():
+            for part in parts:
+                if part in gradients:
+                    rows = [part.layout.to_rows(item.double()) for item in (replay(part).detach(), gradients[part])]
+                    kept = found.setdefault(self._node(source), [])
+                    if source not in self._spans:
+                        kept.append((rows[0], rows[1]))
+                    elif self.joint is not None:
+                        kept[:] = [_placed(self.joint, source, rows, kept)]
+        return found
 
     @property
     def draws(self) -> int:
@@ -135,8 +177,8 @@ class AveragedGradients:
     def start(self) -> Start:
         evidence = Evidence(Status.SAMPLED, f"the loss on drawn outputs, standard error {self.error:.1%}")
         seeds = [
-            (source.node, arrived.gradient(self.draws, evidence))
-            for source, arrived in self.sources.items()
+            (node, arrived.gradient(self.draws, evidence))
+            for node, arrived in self.sources.items()
             if isinstance(arrived.kernel, Tensor)
         ]
         passed = {
@@ -145,7 +187,20 @@ class AveragedGradients:
             if isinstance(kernel, Tensor)
         }
         weights = {weight: total / self.draws for weight, total in self.weights.items()}
-        return Start(seeds, weights, passed, evidence)
+        return Start(seeds, weights, passed, evidence, [] if self.joint is None else [self.joint.node])
+
+
+Rows = tuple[Tensor, Tensor]
+"""Numbers, and the gradient there."""
+
+
+def _placed(joint: Joint, source: Field, rows: list[Tensor], before: list[Rows]) -> Rows:
+    """Those of one of several tensors that stand one after another, with those of others before."""
+    empty = torch.zeros(joint.positions, rows[0].shape[1], dtype=torch.float64)
+    values, gradient = (item.clone() for item in (before[0] if before else (empty, empty)))
+    values[joint.spans[source]] = rows[0]
+    gradient[joint.spans[source]] += rows[1]
+    return values, gradient
 
 
 def relative_error(values: list[float]) -> float:
@@ -164,14 +219,13 @@ class Arrived:
         self.square: Tensor | float = 0.0
         self.uniform = 0.0
 
-    def add(self, parts: list[tuple[Tensor, Tensor, Field]], channels: int) -> Tensor:
+    def add(self, parts: list[Rows]) -> Tensor:
         """Take in numbers and gradients of one draw, of the source or of slices of it; the gradient's kernel."""
         shape = (len(self.signal.mean),) * 2
         kernel, product = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
-        for values, gradient, part in parts:
-            x, rows = (part.layout.to_rows(item.double()) for item in (values, gradient))
-            kernel += rows @ rows.T / channels
-            product += (x - self.signal.mean[:, None]) @ rows.T / channels
+        for x, rows in parts:
+            kernel += rows @ rows.T / self.signal.width
+            product += (x - self.signal.mean[:, None]) @ rows.T / self.signal.width
             self.uniform += float(rows.sum(1).square().sum() / rows.shape[1])
         self.kernel, self.product = self.kernel + kernel, self.product + product
         self.square = self.square + product**2

@@ -53,12 +53,15 @@ independent weights make. Layers copied in `nn.Transformer` keep them when all m
 
 @dataclass
 class Start:
-    """Where the gradient starts: at nodes, at weights that a loss takes directly, at sites that a replay passes."""
+    """Where the gradient starts: at nodes, at weights that a loss takes directly, at sites that a replay passes.
+
+    `nodes`: of the loss alone, behind those of the graph: outputs that it compares, one after another."""
 
     seeds: list[tuple[Node, Gradient]] = field(default_factory=list)
     weights: dict[Weight, float] = field(default_factory=dict)
     passed: dict[Any, Gradient] = field(default_factory=dict)
     evidence: Evidence = field(default_factory=Evidence)
+    nodes: list[Node] = field(default_factory=list)
 
     @classmethod
     def noise(cls, node: Node, states: Evaluation) -> Start:
@@ -69,7 +72,7 @@ class Start:
         """The same gradients with the evidence worsened."""
         seeds = [(node, gradient.note(status, reason)) for node, gradient in self.seeds]
         passed = {site: gradient.note(status, reason) for site, gradient in self.passed.items()}
-        return Start(seeds, self.weights, passed, self.evidence.join(Evidence(status, reason)))
+        return replace(self, seeds=seeds, passed=passed, evidence=self.evidence.join(Evidence(status, reason)))
 
 
 class Evaluation:
@@ -102,6 +105,7 @@ class Evaluation:
         self.energy: dict[str, float] = {}
         self.evidence: dict[str, Evidence] = {}
         self._uses: dict[Entries, list[Received]] = {}
+        self.with_loss: list[Node] = []
 
     @property
     def nodes(self) -> list[Node]:
@@ -263,15 +267,15 @@ class Evaluation:
         """
         self.asks_weights = weights
         self.gradients, self.passed, self.energy, self.evidence, self._uses = {}, dict(start.passed), {}, {}, {}
-        self.parameters = {}
-        paths = PathsAhead(self.nodes)
+        self.parameters, self.with_loss = {}, [*self.nodes, *start.nodes]
+        paths = PathsAhead(self.with_loss)
         self.__dict__.pop("visits_back", None)
         edges = set() if done is None else {edge for node in self.nodes for edge in node.op.gradients_read}
         for weight, amount in start.weights.items():
             self._book(weight, amount, start.evidence)
         for node, gradient in start.seeds:
             self._receive(node, gradient)
-        for node in reversed(self.nodes):
+        for node in reversed(self.with_loss):
             if node is until:
                 return
             gradient = self.gradients.get(node)
@@ -304,12 +308,14 @@ class Evaluation:
 
     def _book_together(self) -> None:
         """What weights receive because gradients of their uses have something in common."""
-        for entries in list(uses_that_add_up(self.nodes, self._uses)):
+        for entries in list(uses_that_add_up(self.with_loss, self._uses)):
             nodes = [node for node, _ in self._uses[entries]]
             pairs = [(first, second) for place, second in enumerate(nodes) for first in nodes[:place]]
             found = [self.visits_back.of_weights(*pair) for pair in pairs]
             amounts = [(node, more) for (_, node), more in zip(pairs, found, strict=True) if more is not None]
             whole = len(amounts) == len(found)
+            if not whole and not nodes[0].op.multiplies:
+                continue
             known = Evidence(Status.ASYMPTOTIC, LIMIT) if whole else Evidence(Status.ASSUMED, IN_STEP)
             for node, more in amounts if whole else ():
                 for key, (weight, count) in node.weights.items():
@@ -358,7 +364,7 @@ class Evaluation:
                 along = op.along_rows(gradient, *signals) if rows else None
                 own = evidence if received is None else evidence.join(op.weight_evidence(gradient, weight))
                 self._book(weight, amount, own, along)
-                if received is None and op.multiplies:
+                if received is None and (op.multiplies or node in self.graph.lookups):
                     for key in weight.entries:
                         self._uses.setdefault(key, []).append((node, amount))
         return sent

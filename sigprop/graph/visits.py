@@ -26,8 +26,11 @@ from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.drawing import root_of
 from sigprop.theory.ops.attention import DrawnAttention
 from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.cat import CatPositions
 from sigprop.theory.ops.layer_norm import Norm
 from sigprop.theory.ops.residual import VisitedResidual
+from sigprop.theory.ops.sources import GivenSignal
+from sigprop.theory.ops.token_map import TokenMap
 
 Pair = tuple[Any, Any]
 Rule = tuple[list[Pair], Callable[..., Tensor | None]]
@@ -72,7 +75,7 @@ class Pairs(ABC):
 
     def place(self, node: Node) -> int:
         if node not in self._places:
-            self._places = {item: place for place, item in enumerate(self.states.nodes)}
+            self._places = {item: place for place, item in enumerate([*self.states.nodes, *self.states.with_loss])}
         return self._places[node]
 
     def nothing(self, first: Node, second: Node) -> Rule:
@@ -84,7 +87,7 @@ class Pairs(ABC):
         held, several = self.parts.held(node), node.op.by_position and len(node.inputs) > 1
         laws = (self.states.law(weight) for weight, _ in node.weights.values())
         linear = bool(held) and not several and not any(item.bent for _, item in held)
-        return linear and all(law.variance == 0.0 for law in laws)
+        return linear and (node in self.states.graph.origins or all(law.variance == 0.0 for law in laws))
 
     def alike(self, first: Node, second: Node) -> bool:
         """Whether two tensors are made by one op, position by position, with one set of weights."""
@@ -119,6 +122,13 @@ class Visits(Pairs):
         for node, other in ((first, second), (second, first)):
             if self.is_fixed(node):
                 return self._through(node, other, node is second)
+            if isinstance(node.op, CatPositions):
+                return self._one_after_another(node.inputs[: node.op.count], other, node is second)
+            if isinstance(node.op, TokenMap):
+                return self._mapped(node.op.matrix, node.inputs[0], other, node is second)
+        one, its = first.op, second.op
+        if isinstance(one, GivenSignal) and isinstance(its, GivenSignal):
+            return [], lambda: _of_given(one, its)
         if self._behind(first).isdisjoint(self._behind(second)):
             return self.nothing(first, second)
         for node, other in ((first, second), (second, first)):
@@ -153,6 +163,13 @@ class Visits(Pairs):
             return total.T if turned else total
 
         return [(item, other) for item, _ in above], made
+
+    def _one_after_another(self, inputs: Sequence[Node], other: Node, turned: bool) -> Rule:
+        return [(item, other) for item in inputs], lambda *found: torch.cat(found).T if turned else torch.cat(found)
+
+    def _mapped(self, matrix: Tensor, source: Node, other: Node, turned: bool) -> Rule:
+        """By a fixed map over positions."""
+        return [(source, other)], lambda found: (matrix @ found).T if turned else matrix @ found
 
     def one_after_another(self, first: Node, second: Node) -> Signal | None:
         """Two tensors as one."""
@@ -189,6 +206,14 @@ class Visits(Pairs):
             sizes = [self.states.positions(node) for node in (first, second)]
             mine[first], theirs[second] = root_of(both.covariance.values).split(sizes)
         return mine, theirs
+
+
+def _of_given(first: GivenSignal, second: GivenSignal) -> Tensor:
+    """Numbers of two inputs: views of one image are much the same."""
+    one, other, means = first.numbers, second.numbers, (first.signal.mean, second.signal.mean)
+    if one is None or other is None or one.shape[1] != other.shape[1]:
+        return torch.zeros(len(means[0]), len(means[1]), dtype=torch.float64)
+    return one @ other.T / one.shape[1] - means[0][:, None] * means[1]
 
 
 def added(*found: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ makes of the gradients at its outputs, one after another; sums and norms pass on
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +19,12 @@ from sigprop.graph.visits import UNKNOWN, Pair, Pairs, Rule, added, blocks, colu
 from sigprop.theory import Dense, Gradient
 from sigprop.theory.ops.attention import DrawnAttention
 from sigprop.theory.ops.base import Carried
+from sigprop.theory.ops.cat import CatPositions
 from sigprop.theory.ops.narrow import Narrow
+from sigprop.theory.ops.token_map import TokenMap
 
+MAPS = CatPositions, TokenMap
+"""Fixed maps over positions."""
 Sent = tuple[Node, int]
 """A gradient as a node sends it to one of its inputs."""
 
@@ -34,7 +39,7 @@ class GradientsOfVisits(Pairs):
     @cached_property
     def _edges(self) -> dict[Node, list[Sent]]:
         found: dict[Node, list[Sent]] = {}
-        for node in self.states.nodes:
+        for node in self.states.with_loss:
             for number, source in enumerate(node.inputs):
                 found.setdefault(source, []).append((node, number))
         return found
@@ -55,6 +60,9 @@ class GradientsOfVisits(Pairs):
 
     def of_weights(self, first: Node, second: Node) -> dict[str, float] | None:
         """What the parameters of an op receive beyond the sum of what two uses of them bring."""
+        lookups = self.states.graph.lookups
+        if first in lookups and second in lookups:
+            return self._of_rows(first, second, *(lookups[node][1] for node in (first, second)))
         between = self.of(first, second) if self.alike(first, second) else None
         inputs = None if between is None else self.states.visits.inputs(first, second)
         if between is None or inputs is None:
@@ -64,6 +72,14 @@ class GradientsOfVisits(Pairs):
         pairs = zip(both, apart, strict=True)
         return {one.name: float(one.grad_second_moment - other.grad_second_moment) for one, other in pairs}
 
+    def _of_rows(self, first: Node, second: Node, ids: Tensor, others: Tensor) -> dict[str, float] | None:
+        """Of a table that is read twice: where both read one row."""
+        between, op = self.of(first, second), self.states.op(first)
+        if between is None:
+            return None
+        same = (ids[:, None] == others).double()
+        return {"weight": 2.0 * op.channels * float((between * same).sum()) / math.prod(op.shape)}
+
     def _both(self, first: Node, second: Node, between: Tensor) -> Gradient:
         kernels = (self.states.gradients[node].kernel.values for node in (first, second))
         return Gradient(Dense(blocks(*kernels, between=between)))
@@ -72,13 +88,13 @@ class GradientsOfVisits(Pairs):
         if isinstance(first, Node):
             return self._of_whole(first, second)
         node, number = first
-        if self.is_fixed(node):
+        if self.is_fixed(node) or isinstance(node.op, MAPS):
             return self._back(first, second)
         if isinstance(second, Node):
             edges = self._sent_to(second)
             return ([(first, edge) for edge in edges], added) if edges else self.nothing(node.inputs[number], second)
         other, place = second
-        if self.is_fixed(other):
+        if self.is_fixed(other) or isinstance(other.op, MAPS):
             return [(second, first)], lambda found: found.T
         if number == place and self.alike(node, other):
             return [(node, other)], lambda found: self._of_visits(node, other, number, found)
@@ -104,6 +120,12 @@ class GradientsOfVisits(Pairs):
     def _back(self, sent: Sent, other: Any) -> Rule:
         """By what the output of an op holds of its input."""
         node, number = sent
+        if isinstance(node.op, TokenMap):
+            matrix = node.op.matrix
+            return [(node, other)], lambda found: matrix.T @ found
+        if isinstance(node.op, CatPositions):
+            own = node.op.block_of(number, tuple(map(self.states.signal, node.inputs)))
+            return UNKNOWN if node.op.pieces else ([(node, other)], lambda found: found[own])
         held = self.states.op(node).carried(number, *map(self.states.signal, (node, *node.inputs)))
         if held is None or getattr(node.op, "pieces", ()):
             return UNKNOWN

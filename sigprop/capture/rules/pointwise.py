@@ -55,7 +55,18 @@ def entangled(capture: Capture, op: Op, first: Node, second: Node) -> bool:
     parts = capture.states.shared_parts
     if isinstance(op, Residual):
         return parts.beyond(first, second)
-    return not parts.reached(first).isdisjoint(parts.reached(second))
+    return not parts.reached(first).isdisjoint(parts.reached(second)) or _uses_agree(capture, first, second)
+
+
+def _uses_agree(capture: Capture, first: Node, second: Node) -> bool:
+    """Whether the product of outputs of one weight has a mean that a sum over channels sees."""
+    states = capture.states
+    found = states.visits.of(first, second) if states.weights_behind.in_common(first, second) else None
+    if found is None:
+        return False
+    one, other = (states.signal(node) for node in (first, second))
+    levels = one.kernel.diagonal * other.kernel.diagonal
+    return one.width * float((found.diagonal() ** 2).mean()) > MATTERS * float(levels.mean())
 
 
 def _brings_rows(capture: Capture, node: Node) -> bool:

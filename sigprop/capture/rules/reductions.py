@@ -13,7 +13,7 @@ from sigprop.capture.layout import Axis, Layout, places_along
 from sigprop.capture.record import Call, Field, Statistic, on_meta, result_shape
 from sigprop.capture.rules.normalization import centre
 from sigprop.capture.rules.pointwise import pointwise
-from sigprop.capture.rules.replayed import recorded, replayed
+from sigprop.capture.rules.replayed import of_weights, recorded, replayed
 from sigprop.theory.ops.token_map import TokenMap
 
 
@@ -60,6 +60,19 @@ def _pooled(capture: Capture, call: Call, x: Field, layout: Layout, axes: list[A
     if average:
         matrix = matrix / matrix.sum(1, keepdim=True)
     return capture.field_of(TokenMap(matrix), x, layout, call)
+
+
+@rule("embedding_bag")
+def embedding_bag(capture: Capture, call: Call, input: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:
+    """Rows of a table, added up or averaged over each row of ids; anything else is a function of the weight."""
+    mode = args[4] if len(args) > 4 else kwargs.get("mode", "mean")
+    others = [item for place, item in enumerate(args) if place in (0, 6)] + [
+        kwargs.get(name) for name in ("offsets", "per_sample_weights", "padding_idx")
+    ]
+    if mode not in ("mean", "sum") or any(item is not None for item in others) or input.dim() != 2:
+        return of_weights(capture, call)
+    rows = by_rule(capture, Call(torch.nn.functional.embedding, "embedding", (input, weight), {}, call.module))
+    return by_rule(capture, Call(getattr(torch, mode), mode, (rows, 1), {}, call.module))
 
 
 @rule("amax", "amin", "logsumexp", "prod", "std")

@@ -181,6 +181,7 @@ ENTRIES, LARGE, MOST = 1024, 1 << 20, 64
 MAKE_FIELDS = frozenset(
     (
         "embedding",
+        "embedding_bag",
         "linear",
         "matmul",
         "mm",

@@ -1,0 +1,52 @@
+"""One encoder for several inputs, whose outputs are compared by a function or by a loss, against initializations."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+A, B = torch.randn(2, 6, 12, generator=torch.Generator().manual_seed(0))
+IDS = torch.randint(20, (3, 6, 5), generator=torch.Generator().manual_seed(1))
+
+
+class Triplets(nn.Module):
+    """Bags of words: how much nearer one is than another, by one encoder; queries have their own."""
+
+    def __init__(self, width: int = 48):
+        super().__init__()
+        self.query, self.document = (
+            nn.Sequential(nn.EmbeddingBag(20, width), nn.Linear(width, 96), nn.ReLU(), nn.Linear(96, 64))
+            for _ in range(2)
+        )
+
+    def forward(self, query: Tensor, near: Tensor, far: Tensor) -> Tensor:
+        q, a, b = (F.normalize(y, dim=-1) for y in (self.query(query), self.document(near), self.document(far)))
+        return F.relu(0.5 - (q * a).sum(-1) + (q * b).sum(-1))
+
+
+def test_what_outputs_of_one_encoder_have_in_common_cancels(agreement):
+    predicted = agreement(Triplets, tuple(IDS), torch.mean, seeds=96)
+    assert all(row.status != "assumed" for row in predicted.parameters)
+
+
+class Pair(nn.Module):
+    """Cosines of two inputs, through one encoder."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(12, 48), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 64))
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        a, b = self.encoder(a), self.encoder(b)
+        return F.cosine_similarity(a, b)[:, None]
+
+
+def test_outputs_of_one_encoder_are_correlated(agreement):
+    predicted = agreement(Pair, (A, B), torch.sum, seeds=96, skip=BELOW)
+    assert predicted["(output)"].mean > 0.3
+    assert all(row.status == "assumed" for row in predicted.parameters)
+
+
+BELOW = tuple(f"encoder.{number}{end}" for number in range(3) for end in ("", "@2", ".weight"))
+"""What a gradient along both outputs has of the other is not followed to there, and is marked."""

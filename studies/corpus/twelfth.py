@@ -372,7 +372,7 @@ def splade(width: int = 64, depth: int = 2) -> Net:  # texts as weights of words
 def fast_text(width: int = 48, classes: int = 6) -> nn.Sequential:  # a mean of words and n-grams
     bag = nn.EmbeddingBag(500, width)
     nn.init.uniform_(bag.weight, -1 / width, 1 / width)
-    return nn.Sequential(bag, nn.Linear(width, classes, bias=False))
+    return nn.Sequential(bag, initialized(Map(width, classes), 0.0))
 
 
 def han(width: int = 32, classes: int = 5) -> Net:  # attention over words, then over sentences
@@ -395,7 +395,7 @@ def parser(width: int = 48, size: int = 64, labels: int = 12) -> Net:  # heads a
     for part in (parts["words"], parts["tags"]):
         nn.init.uniform_(part.weight, -math.sqrt(3.0 / width), math.sqrt(3.0 / width))
     rnn = nn.LSTM(2 * width, width, 2, bidirectional=True, batch_first=True, dropout=0.33)
-    linear = {"U": nn.init.xavier_uniform_(zeros(size, size)), "w_c": uniform(0.1, size), "w_h": uniform(0.1, size)}
+    linear = {"U": nn.init.xavier_uniform_(zeros(size, size)), "w_c": uniform(0.12, size), "w_h": uniform(0.12, size)}
     return Net(run, rnn=rnn, **parts, **linear, **maps("arc_h arc_c type_h type_c", 2 * width, size, True))
 
 
@@ -581,9 +581,9 @@ def gru4rec(width: int = 64, items: int = 400) -> Net:  # items against those of
     run = lambda m, seen, taken: m.gru(m.items(seen))[0][:, -1] @ m.out(taken).T + m.bias(taken).T
     tables = {"items": nn.Embedding(items, width), "out": nn.Embedding(items, width), "bias": nn.Embedding(items, 1)}
     model = Net(run, **tables, gru=nn.GRU(width, width, batch_first=True))
-    for parameter in model.parameters():
-        nn.init.uniform_(parameter, -math.sqrt(3.0 / width), math.sqrt(3.0 / width))
-    nn.init.zeros_(model.bias.weight)
+    for name, parameter in model.named_parameters():
+        bound = 0.0 if "bias" in name else math.sqrt(3.0 / width if "gru" in name else 6.0 / (items + width))
+        nn.init.uniform_(parameter, -bound, bound)
     return model
 
 

@@ -338,7 +338,7 @@ def places_along(order: Sequence[Axis], axes: Sequence[Axis]) -> Tensor:
 
 def concrete_rows(value: Tensor | float, layout: Layout) -> Tensor:
     """Fixed numbers spread over a layout: `[positions, channels]`, float64."""
-    numbers = torch.as_tensor(value, dtype=torch.float64).expand(layout.shape)
+    numbers = torch.as_tensor(value, dtype=torch.float64).detach().expand(layout.shape)
     return layout.to_rows(numbers)
 
 

@@ -152,3 +152,30 @@ def test_a_transposed_convolution_of_the_raw_input_is_a_function_of_the_input(ag
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 6),
     )  # fmt: skip
     agreement(make, IMAGE[..., :4, :4], loss)
+
+
+def test_sound_that_is_normalized_before_it_is_filtered(agreement):
+    """A filter over what a norm left as channels, and a pool of it: it was a fault."""
+    sound = torch.randn(4, 1, 64, generator=torch.Generator().manual_seed(0))
+
+    def make():
+        after = [nn.MaxPool1d(3), nn.LayerNorm([96, 20]), nn.Flatten(), nn.Linear(1920, 6)]
+        return nn.Sequential(nn.LayerNorm([1, 64]), nn.Conv1d(1, 96, 5), *after)
+
+    agreement(make, sound, lambda out: F.cross_entropy(out, torch.arange(4)))
+
+
+def test_gates_of_hard_sigmoids(agreement):
+    """Autograd has no second derivative of torch's hardsigmoid: it was a fault."""
+
+    class Excited(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.head = nn.Conv2d(3, 96, 3, padding=1), nn.Conv2d(96, 8, 3)
+            self.gate = nn.Sequential(nn.Conv2d(96, 64, 1), nn.ReLU(), nn.Conv2d(64, 96, 1), nn.Hardsigmoid())
+
+        def forward(self, x):
+            x = torch.relu(self.first(x))
+            return self.head(x * self.gate(x.mean((2, 3), keepdim=True)))
+
+    agreement(Excited, IMAGE)

@@ -272,7 +272,7 @@ def _spatial(layout: Layout, shape: tuple[int, ...], first: int) -> Layout:
     for n, old in zip(shape[first:], layout.dims[first:], strict=True):
         dims.append(resized(old, n, TOKEN))
     front = tuple(axis for axis in layout.order if any(axis in dim for dim in layout.dims[:first]))
-    return Layout(tuple(dims), front + tuple(axis for dim in dims[first:] for axis in dim))
+    return Layout(tuple(dims), front + tuple(axis for dim in dims[first:] for axis in dim if axis.is_position))
 
 
 def _unit_response(call: Call, x: Field, first: int, shape: tuple[int, ...]) -> Tensor:

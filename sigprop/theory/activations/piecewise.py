@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -220,3 +221,34 @@ class ReluSquared(ActivationFunction):
 
     def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         return 4 * PositivePair(vx, vy, c, mx, my).moment(1, 1)
+
+
+@register("hard_sigmoid", torch.nn.functional.hardsigmoid)
+class HardSigmoid(ActivationFunction):
+    """f(x) = (relu(x + 3) - relu(x - 3)) / 6; autograd has no second derivative of torch's own."""
+
+    name = "hard_sigmoid"
+    status = "exact"
+    kinks = (-3.0, 3.0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x + 3).clamp(0, 6) / 6
+
+    def mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        v, m = as_double(variance, mean)
+        return (positive_moment(1, v, m + 3) - positive_moment(1, v, m - 3)) / 6
+
+    def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
+        return self._of_pairs(1, vx, vy, c, mx, my)
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return (x.abs() < 3).to(x.dtype) / 6
+
+    def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
+        return self._of_pairs(0, vx, vy, c, mx, my)
+
+    def _of_pairs(self, order: int, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
+        found = torch.zeros((), dtype=torch.float64)
+        for a, b in itertools.product((3, -3), repeat=2):
+            found = found + a * b * PositivePair(vx, vy, c, mx + a, my + b).moment(order, order)
+        return found / 324

@@ -77,6 +77,9 @@ CASES: dict[str, Case] = {
     "mish": Case(lambda x: x * np.tanh(_softplus(x)), _mish_slope),
     "sin": Case(np.sin, np.cos, largest_variance=20.0, growth=0),
     "exp": Case(np.exp, np.exp, largest_variance=0.5, growth=99),
+    "hard_sigmoid": Case(
+        lambda x: np.clip(x + 3, 0, 6) / 6, lambda x: (np.abs(x) < 3) / 6.0, kinks=(-3.0, 3.0), growth=0
+    ),
     "hard_swish": Case(
         lambda x: x * np.clip(x + 3, 0, 6) / 6,
         lambda x: np.where(x < -3, 0.0, np.where(x > 3, 1.0, (2 * x + 3) / 6)),

@@ -1,5 +1,5 @@
 """`python -m studies.corpus.fresh`: the tenth set, each model predicted once, by theory alone and as called by default.
-`--models ninth` or `eleventh`: that one instead; `constructs`: the 98 of the first, for who changes the engine.
+`--models ninth`, `eleventh` or `twelfth`: that one instead; `constructs`: the 98 of the first, for who changes the engine.
 
 The witness (`studies.corpus.witness`) makes 16 initializations of its own, four of a large model. Kept is a line for
 each model and way: how the numbers came about, rows judged, confident and wrong ones, stated errors and how many were
@@ -20,7 +20,7 @@ import typer
 
 import sigprop
 from sigprop.errors import SigpropError
-from studies.corpus import constructs, eleventh, eleventh_images, ninth, tenth
+from studies.corpus import constructs, eleventh, eleventh_images, ninth, tenth, twelfth, twelfth_images
 from studies.corpus.case import Case
 from studies.corpus.judging import compared, confident_and_wrong, is_right
 from studies.corpus.witness import Summary, witnessed
@@ -30,6 +30,7 @@ SETS = {
     "ninth": ninth.cases,
     "tenth": tenth.cases,
     "eleventh": lambda: [*eleventh.cases(), *eleventh_images.cases()],
+    "twelfth": lambda: [*twelfth.cases(), *twelfth_images.cases()],
 }
 DRAWS, OF_LARGE = 16, 4
 COLUMNS = ("variance", "grad_variance", "grad_second_moment")
@@ -46,7 +47,7 @@ def main(
     part: Annotated[int, typer.Option(help="Every second model: 0 or 1; all by default.")] = -1,
     first: Annotated[bool, typer.Option(help="Theory alone only.")] = False,
     draws: Annotated[int, typer.Option(help="Initializations of the witness; 16 by default, 4 of a large model.")] = 0,
-    models: Annotated[str, typer.Option(help="The set: ninth, tenth, eleventh or constructs.")] = "tenth",
+    models: Annotated[str, typer.Option(help="The set: ninth, tenth, eleventh, twelfth or constructs.")] = "tenth",
 ) -> None:
     """Predict and judge what the file does not have yet."""
     torch.set_num_threads(1)

@@ -17,8 +17,9 @@ from sigprop.results import ParameterRow
 POWER_STEPS = 200
 LARGE = 1 << 18
 """Entries of a gradient that is let go as soon as it is summed: a call of Python costs nothing beside its sum."""
-RETURNED = 1 << 26
-"""Bytes of gradients after which freed memory is given back: what lies between live blocks would stay with us."""
+RETURNED, RETURNS = 1 << 26, 8
+"""Bytes of gradients after which freed memory is given back, so many times at most: what lies between live blocks would
+stay with us, and the system fills anew what it gives again."""
 
 
 PIECE = 1 << 18
@@ -51,6 +52,7 @@ def large_gradients_let_go(modules: Mapping[str, nn.Module], kept: bool) -> Iter
 def taken_as_they_come(parameters: Iterable[Tensor], take: Callable[[Tensor, Tensor], None]) -> Iterator[None]:
     """Call a function with every parameter that has got its gradient, which is let go then."""
     parameters, freed = list(parameters), 0
+    returned = max(RETURNED, sum(parameter.nbytes for parameter in parameters) // RETURNS)
 
     def taken(parameter: Tensor) -> None:
         nonlocal freed
@@ -58,7 +60,7 @@ def taken_as_they_come(parameters: Iterable[Tensor], take: Callable[[Tensor, Ten
         take(parameter, parameter.grad)
         parameter.grad = None
         freed += parameter.nbytes
-        if freed > RETURNED:
+        if freed > returned:
             return_free_memory()
             freed = 0
 
@@ -101,15 +103,13 @@ def started_parameter_rows(
     """Start the sums over all parameters and their `.grad`; what comes back waits for them and makes the rows. `let_go`
     are mean squares of gradients that are there no more."""
     named = list(_named_parameters(modules))
-    sums = [total_of(parameter) for _, parameter in named]
-    sums += [square_of(parameter) for _, parameter in named]
-    sums += [square_of(parameter.grad) for _, parameter in named if parameter.grad is not None]
+    sums = [total_and_square_of(parameter) for _, parameter in named]
+    squares = [square_of(parameter.grad) for _, parameter in named if parameter.grad is not None]
 
     def rows() -> list[ParameterRow]:
-        numbers = fetched(sums)
-        gradients = iter(numbers[2 * len(named) :])
+        gradients = iter(fetched(squares))
         found = []
-        for (name, parameter), total, square in zip(named, numbers, numbers[len(named) :], strict=False):
+        for (name, parameter), (total, square) in zip(named, fetched(sums), strict=True):
             count = parameter.numel()
             second = square / count
             variance = second - (total / count) ** 2
@@ -135,6 +135,11 @@ def total_of(x: Tensor) -> Tensor:
 def square_of(x: Tensor) -> Tensor:
     """Sum of squares of all entries in float64, on the tensor's device."""
     return _added(x, lambda piece: torch.linalg.vector_norm(piece).square())
+
+
+def total_and_square_of(x: Tensor) -> Tensor:
+    """Both sums of one conversion, as two numbers."""
+    return _added(x, lambda piece: torch.stack([piece.sum(), torch.linalg.vector_norm(piece).square()]))
 
 
 def _added(x: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:

@@ -21,7 +21,7 @@ from sigprop.verification.verdict import left_open
 from sigprop.verification.work import WorkCounter, parameter_count
 
 PRECISE = 0.05
-PER_PARAMETER = 300
+PER_PARAMETER = 308
 """Operations that drawing a parameter, and reading it and its gradient, stand for."""
 
 
@@ -32,7 +32,7 @@ class Simulation:
     """
 
     def __init__(self, model: nn.Module, batch: Any, loss: LossChoice, seed: int = 0):
-        self._draws = Draws(model, seed)
+        self._model, self._draws = model, Draws(model, seed)
         self._batch, self._loss, self._seed = batch, loss, seed
         self.profiles: list[Profile] = []
         self.operations = 0
@@ -86,7 +86,8 @@ class Simulation:
 
     def until_precise(self, most: int, operations: float) -> None:
         """At least three initializations, then more until nine of ten numbers are known to 5 % or it costs too much."""
-        self.extend(1)
+        self.operations = PER_PARAMETER * parameter_count(self._model)
+        self.extend(1, counted=self.operations <= operations / 4)  # else the parameters alone say that it is three
         count, affordable = 3, max(3, int(operations / max(self.operations, 1)))
         self.extend(count)
         while self.random and count < min(most, affordable) and self._imprecise():

@@ -14,6 +14,7 @@ from typing import Any
 
 from scipy.special import stdtrit
 
+from sigprop.measurement.measurement import deviation
 from sigprop.results import ParameterRow, SiteRow
 from sigprop.results.stated_errors import COLUMNS
 
@@ -29,7 +30,7 @@ def standard_error(draws: Sequence[float]) -> float:
     count = len(draws)
     if count < 2:
         return 0.0
-    plain = statistics.stdev(draws) / math.sqrt(count)
+    plain = deviation(draws) / math.sqrt(count)
     if min(draws) <= 0.0:
         return plain
     return max(plain, statistics.fmean(draws) * error_of_logarithm(draws))
@@ -37,7 +38,7 @@ def standard_error(draws: Sequence[float]) -> float:
 
 def error_of_logarithm(draws: Sequence[float]) -> float:
     """Standard error of the logarithm of a lognormal's mean."""
-    spread, count = statistics.variance(map(math.log, draws)), len(draws)
+    spread, count = deviation(list(map(math.log, draws))) ** 2, len(draws)
     return math.sqrt(spread / count + spread**2 / (2.0 * (count - 1)))
 
 

@@ -16,6 +16,7 @@ from enum import Enum
 
 from scipy.special import stdtr, stdtrit
 
+from sigprop.measurement.measurement import deviation
 from sigprop.verification.spread import error_of_logarithm, standard_error
 
 CHANCE = 1e-4
@@ -103,7 +104,7 @@ def left_open(draws: Sequence[float]) -> float:
     if count < 2 or mean == 0.0:
         return FINEST
     quantile = float(stdtrit(count - 1, (1.0 + STATED) / 2.0))
-    plain = quantile * statistics.stdev(draws) / math.sqrt(count) / mean
+    plain = quantile * deviation(draws) / math.sqrt(count) / mean
     if min(draws) <= 0.0:
         return max(FINEST, plain)
     return max(FINEST, plain, math.expm1(min(quantile * error_of_logarithm(draws), 50.0)))
@@ -117,4 +118,4 @@ def _improbable(difference: float, error: float, count: int) -> bool:
 
 def _in_logarithms(predicted: float, draws: Sequence[float]) -> tuple[float, float]:
     logs = [math.log(value) for value in draws]
-    return math.log(predicted) - statistics.fmean(logs) - statistics.variance(logs) / 2.0, error_of_logarithm(draws)
+    return math.log(predicted) - statistics.fmean(logs) - deviation(logs) ** 2 / 2.0, error_of_logarithm(draws)

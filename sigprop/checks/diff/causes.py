@@ -185,7 +185,7 @@ def add_signals(
     batch: Any,
     loss: Any,
 ) -> None:
-    """Measured and predicted, and what explains the difference; a copy of A is run, and nothing of the user's."""
+    """Measured and predicted, and what explains the difference; copies of A and B are run, and nothing of the user's."""
     if batch is None:
         found.meta["not_run"] = "no batch was given and none could be made"
         return
@@ -237,7 +237,7 @@ def _code(
         return False
     moments = right.moments
     if moments is None and right.model is not None:
-        moments = moments_of(right.model, batch)
+        moments = moments_of(copy.deepcopy(right.model), batch)
     if not moments:
         found.meta |= {"not_run_b": right.not_run} if right.not_run else {}
         return False

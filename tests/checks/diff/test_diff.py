@@ -108,6 +108,25 @@ def test_models_are_left_as_they_were():
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
+def test_the_second_model_is_not_run_itself():
+    """An interrupt would leave hooks on it, and what its forward writes would stay."""
+    seen = []
+
+    class Own(nn.Linear):
+        def forward(self, x):
+            seen.append(self)
+            return super().forward(x)
+
+        def register_forward_hook(self, *arguments, **named):
+            seen.append(self)
+            return super().register_forward_hook(*arguments, **named)
+
+    model = Own(8, 4)
+    sp.diff(Own(8, 4), model, torch.randn(4, 8))
+    assert seen
+    assert not any(module is model for module in seen)
+
+
 def test_ties_and_copies_are_structure():
     found = sp.diff(models.GPT, lambda: models.GPT(tied=True), models.ids())
     assert any("one tensor in B and 2 in A" in line for line in found.structure)

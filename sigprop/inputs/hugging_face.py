@@ -174,6 +174,7 @@ def fresh(model: nn.Module) -> nn.Module:
 def from_folder(folder: Path, config: Any) -> nn.Module:
     """The model of a checkpoint folder. Weights in bfloat16 stay so, all others become float32. `loading_of` tells what
     did not fit."""
+    _require_buildable(config)
     kept = torch.bfloat16 if getattr(config, "dtype", None) in (torch.bfloat16, "bfloat16") else torch.float32
     loose = {"ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
@@ -239,10 +240,14 @@ def _first_of(key: Any) -> str:
 
 
 def _built(config: Any) -> nn.Module:
-    layers = getattr(config, "num_hidden_layers", 0)
-    require(not isinstance(layers, int) or layers <= LAYERS, "num_hidden_layers", layers, f"at most {LAYERS:,}")
+    _require_buildable(config)
     with _settings_judged(type(config).__name__):
         return model_class(config)(config)
+
+
+def _require_buildable(config: Any) -> None:
+    layers = getattr(config, "num_hidden_layers", 0)
+    require(not isinstance(layers, int) or layers <= LAYERS, "num_hidden_layers", layers, f"at most {LAYERS:,}")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 import sigprop as sp
 from sigprop.cli.app import app, exit_code
+from sigprop.inputs import hugging_face
 
 transformers = pytest.importorskip("transformers")
 
@@ -83,3 +84,9 @@ def test_bfloat16_stays_bfloat16(folder):
 
     transformers.GPT2LMHeadModel.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
     assert {value.dtype for value in open_source(str(folder)).build().parameters()} == {torch.bfloat16}
+
+
+def test_a_folder_of_more_layers_than_can_be_built_is_refused(folder, capsys, monkeypatch):
+    monkeypatch.setattr(hugging_face, "LAYERS", 1)
+    assert exit_code(app, ["check", str(folder)]) == 2
+    assert "num_hidden_layers" in capsys.readouterr().err

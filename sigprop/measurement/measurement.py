@@ -197,6 +197,6 @@ def _spread(row, key: str, values: list[float]) -> None:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Standard deviation as `statistics.stdev` has it, within rounding, in a fiftieth of its time: it adds fractions."""
+    """What `statistics.stdev` gives, which adds fractions and takes fifty times as long."""
     count = len(values)
     return math.dist(values, [statistics.fmean(values)] * count) / math.sqrt(count - 1)

@@ -1,12 +1,14 @@
 """Tensors and parameters: as by the definition, whatever their mean, size and layout."""
 
 import math
+import statistics
 
 import pytest
 import torch
 from torch import nn
 
 from sigprop.measurement import measure
+from sigprop.measurement.measurement import deviation
 from sigprop.measurement.moments import Moments
 from sigprop.measurement.parameters import square_of, total_of
 
@@ -195,3 +197,10 @@ def test_functions_that_write_in_secret():
     for found, expected in zip(fused, plain, strict=True):
         assert found.variance == expected.variance
         assert found.grad_variance == pytest.approx(expected.grad_variance)
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0, 1.0 + 1e-9, 1.0 - 1e-9], [1e-300, 3e-300], [5.0, 5.0, 5.0, 5.0], [-2.0, 0.0, 1e8]]
+)
+def test_deviation_is_that_of_the_standard_library(values):
+    assert deviation(values) == pytest.approx(statistics.stdev(values), rel=1e-9)

@@ -185,7 +185,7 @@ def add_signals(
     batch: Any,
     loss: Any,
 ) -> None:
-    """Measured and predicted, and what explains the difference; copies of A and B are run, and nothing of the user's."""
+    """Measured and predicted, and what explains the difference; copies of both are run, nothing of the user's."""
     if batch is None:
         found.meta["not_run"] = "no batch was given and none could be made"
         return

@@ -1,5 +1,5 @@
 """`python -m studies.corpus.fresh`: the tenth set, each model predicted once, by theory alone and as called by default.
-`--models ninth`, `eleventh` or `twelfth`: that one instead; `constructs`: the 98 of the first, for who changes the engine.
+`--models ninth`, `eleventh` or `twelfth`: that one; `constructs`: the 98 of the first, for who changes the engine.
 
 The witness (`studies.corpus.witness`) makes 16 initializations of its own, four of a large model. Kept is a line for
 each model and way: how the numbers came about, rows judged, confident and wrong ones, stated errors and how many were

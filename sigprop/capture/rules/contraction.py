@@ -7,8 +7,10 @@ positions were contracted.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,15 +36,49 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @rule("linear")
-def linear(capture: Capture, call: Call, input: Any, weight: Any, bias: Weight | None = None) -> Any:
+def linear(capture: Capture, call: Call, input: Any, weight: Any, bias: Any = None) -> Any:
     if not isinstance(weight, Weight):
         return replayed(capture, call)
-    if bias is not None and is_odd(bias.distribution):
+    if bias is not None and (not isinstance(bias, Weight) or is_odd(bias.distribution)):
         made = by_rule(capture, Call(torch.nn.functional.linear, "linear", (input, weight), {}, call.module))
         return by_rule(capture, Call(torch.add, "add", (made, bias), {}, call.module))
     x = as_field(capture, input)
+    if parts := _rows_apart(capture, call, weight, bias):
+        made = [by_rule(capture, replace(call, args=(x, *part), kwargs={})) for part in parts]
+        return by_rule(capture, Call(torch.cat, "cat", (made, -1), {}, call.module))
     front = LETTERS[: len(x.shape) - 1]
     return contract(capture, call, x, front + "y", weight, "zy", front + "z", bias)
+
+
+def _rows_apart(capture: Capture, call: Call, weight: Weight, bias: Weight | None) -> list[tuple[Any, Any]]:
+    """Weight and bias of each part of the outputs, where either was put together of several: each receives what its own
+    outputs do, as the biases of queries and of values."""
+    joined = [_parts(item) for item in (weight, bias)]
+    sizes = [[part.shape[0] for part in parts] for parts in joined if parts]
+    if not sizes or sizes[0] != sizes[-1]:
+        return []
+    stops = list(itertools.accumulate(sizes[0]))
+    return [
+        tuple(
+            parts[number] if parts else _rows(capture, call, item, stop - sizes[0][number], stop)
+            for item, parts in zip((weight, bias), joined, strict=True)
+        )
+        for number, stop in enumerate(stops)
+    ]
+
+
+def _parts(weight: Weight | None) -> list[Any]:
+    """Those that a weight was put together of, one after another along its outputs."""
+    call = None if weight is None else weight.call
+    if call is None or call.name != "cat" or any(call.args[1:]) or any(call.kwargs.values()):
+        return []
+    return list(call.args[0])
+
+
+def _rows(capture: Capture, call: Call, item: Weight | None, start: int, stop: int) -> Any:
+    if item is None:
+        return None
+    return replayed(capture, Call(torch.Tensor.__getitem__, "getitem", (item, slice(start, stop)), {}, call.module))
 
 
 @rule("matmul", "mm", "bmm", "mv", "dot")

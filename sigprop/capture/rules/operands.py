@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture, rule
+from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.layout import (
     BATCH,
     CHANNEL,
     TOKEN,
+    Dim,
     Layout,
     concrete_kernel,
     concrete_rows,
@@ -78,7 +79,10 @@ def as_field(capture: Capture, item: Any, layout: Layout | None = None) -> Field
 
 def weight_field(capture: Capture, weight: Weight, layout: Layout | None = None) -> Field:
     """A weight as a tensor of the network, with its own layout or one broadcast from another operand."""
-    layout = leading_positions(weight.shape) if layout is None else layout
+    own = leading_positions(weight.shape)
+    layout = own if layout is None else layout
+    if _is_joined(weight) and [_counts(dim) for dim in layout.dims] == [_counts(dim) for dim in own.dims]:
+        return _of_parts(capture, weight)
     distribution = weight.distribution
     gram = Dense(weight_sharing(weight, layout))
     op = ParameterSource(gram, distribution.variance, weight.shape, layout.channels, distribution.mean)
@@ -87,6 +91,22 @@ def weight_field(capture: Capture, weight: Weight, layout: Layout | None = None)
         return capture.apply(op, weights=bound_to(weight=weight))
 
     return Field(layout, make, call=weight.call, inputs=(weight,))
+
+
+def _counts(dim: Dim) -> list[bool]:
+    return [axis.is_position for axis in dim][:1]
+
+
+def _of_parts(capture: Capture, weight: Weight) -> Field:
+    """A weight that several were put together to, as tensors that are: positions of one receive what reaches these."""
+    call = weight.call
+    if call is None or not _is_joined(weight):
+        return weight_field(capture, weight)
+    args, kwargs = mapped(
+        (call.args, call.kwargs), lambda item: _of_parts(capture, item) if isinstance(item, Weight) else item
+    )
+    made = by_rule(capture, Call(call.function, call.name, args, kwargs, call.module))
+    return made if weight.output is None else made[weight.output]
 
 
 def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None) -> Field:
@@ -157,7 +177,7 @@ def _is_joined(weight: Weight) -> bool:
     """Whether its channels come from several weights."""
     call = weight.call
     above = [] if call is None else [item for item in call.records if isinstance(item, Weight)]
-    return any(map(_is_joined, above)) or (call is not None and call.name in TOGETHER)
+    return any(map(_is_joined, above)) or (call is not None and call.name in (*TOGETHER, "pad"))
 
 
 def entry_labels(weight: Weight) -> Labels:

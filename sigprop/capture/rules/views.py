@@ -79,7 +79,8 @@ def _copied_like(capture: Capture, item: Field, other: Layout) -> Field:
     if item.call is None or item.call.name != "expand" or len(item.layout.dims) != len(other.dims):
         return item
     source = item.inputs[0]
-    assert isinstance(source, Field)
+    if not isinstance(source, Field):
+        return item
     before = ((),) * (len(item.shape) - len(source.shape)) + source.layout.dims
     dims = tuple(
         theirs if dim and not old and theirs and all(axis.role == CHANNEL for axis in theirs) else dim

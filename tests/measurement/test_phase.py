@@ -8,29 +8,42 @@ import torch
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.research.criticality import architecture, factor_at_depth, predicted_diagram
 from sigprop.research.phase.diagram import PhaseDiagram
-from sigprop.research.phase.diagrams import block_factors, measure_factors, mlp_phase
-from sigprop.research.phase.networks import Layers, Network, Points
+from sigprop.research.phase.diagrams import mlp_phase
+from sigprop.research.phase.networks import MLP, Network, block_factor, draw_
 
-SIGMA_W = torch.tensor([0.8, 1.4, 2.0])
-SIGMA_B = torch.tensor([0.3, 0.1, 0.6])
+X, Y = ("sigma_w", [0.8, 1.4, 2.0]), ("sigma_b", [0.1, 0.6])
+
+
+def measured(network, x=X, y=Y, fixed=None, **run):
+    """chi_J and its standard error, [y, x]."""
+    found = mlp_phase(network, x, y, fixed, **run)
+    return (torch.tensor(values, dtype=torch.float64) for values in (found.chi, found.standard_error))
 
 
 @pytest.mark.parametrize("norm", ["none", "preactivation", "activation", "batch"])
 def test_probes_give_the_frobenius_norm(norm):
-    """Many sign probes through one block, against the full Jacobian of each point by autograd."""
+    """Many sign probes through one block, against its full Jacobian by autograd."""
     network = Network("tanh", norm, depth=4, width=12, inputs=5, batch=3 if norm == "batch" else 1)
-    points = Points.of(SIGMA_W, SIGMA_B, torch.tensor([0.0, 0.5, 1.0]), "cpu")
-    layers = Layers(network, points, seed=5)
-    with torch.no_grad():
-        h = layers.linear(network.inputs)(layers.normal(network.batch, network.inputs))
-        h = layers.block()(h)
-    block = layers.block()
-    exact = []
-    for p in range(3):
-        jacobian = torch.func.jacrev(lambda row, p=p: block(torch.cat([h[:p], row[None], h[p + 1 :]]))[p])(h[p])
-        exact.append(jacobian.square().sum() / h[p].numel())
-    estimate = block_factors(network, points, seed=5, probes=1500)
-    torch.testing.assert_close(estimate, torch.stack(exact), rtol=0.1, atol=0)
+    generator = torch.Generator().manual_seed(5)
+    model = MLP(network).requires_grad_(False)
+    draw_(model, generator)
+    x = torch.randn(network.batch, network.inputs, generator=generator)
+    setting = [torch.tensor(value) for value in (1.4, 0.3, 0.5)]
+
+    def probe(output):
+        return torch.randint(0, 2, output.shape, generator=generator).float() * 2 - 1
+
+    found = torch.stack([block_factor(model, model.blocks[1], x, *setting, probe) for _ in range(1500)])
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.weight.mul_(1.4)
+            module.bias.mul_(0.3)
+    for block in model.blocks:
+        block.residual.skip_scale = 0.5
+    h = model.blocks[0](model.input(x))
+    exact = torch.func.jacrev(model.blocks[1])(h).square().sum() / h.numel()
+    assert abs(found.mean() - exact) < 4 * found.std() / len(found) ** 0.5
 
 
 @pytest.mark.parametrize(
@@ -39,32 +52,34 @@ def test_probes_give_the_frobenius_norm(norm):
 )
 def test_wide_networks_agree_with_theory(activation, norm, mu):
     network = Network(activation, norm, depth=12, width=200, inputs=300)
-    average = measure_factors(network, SIGMA_W, SIGMA_B, mu, initializations=30, probes=2)
-    theory = factor_at_depth(architecture(activation, norm, mu), SIGMA_W.double(), SIGMA_B.double(), 12)
-    assert (average.standard_error / average.mean < 0.05).all()
-    assert ((average.mean - theory).abs() < 4 * average.standard_error).all()
+    chi, error = measured(network, fixed={"residual": mu}, initializations=50)
+    theory = factor_at_depth(architecture(activation, norm, mu), *GRID, 12)
+    assert (error / chi < 0.05).all()
+    assert ((chi - theory).abs() < 4 * error).all()
+
+
+GRID = torch.tensor([X[1]]).double(), torch.tensor(Y[1])[:, None].double()
 
 
 def test_batch_norm_factor():
     network = Network("relu", "batch", depth=6, width=150, inputs=150, batch=150)
-    average = measure_factors(network, torch.tensor([1.0]), torch.tensor([0.0]), 0.0, initializations=8)
-    assert abs(average.mean.item() - math.pi / (math.pi - 1)) < 4 * average.standard_error.item() + 0.02
+    chi, error = measured(network, ("sigma_w", [1.0]), ("sigma_b", [0.0]), initializations=10)
+    assert abs(chi.item() - math.pi / (math.pi - 1)) < 4 * error.item() + 0.02
 
 
 def test_a_wrong_theory_is_seen():
     network = Network("erf", depth=12, width=200, inputs=300)
-    average = measure_factors(network, SIGMA_W, SIGMA_B, 0.0, initializations=20, probes=2)
-    wrong = factor_at_depth(architecture("tanh"), SIGMA_W.double(), SIGMA_B.double(), 12)
-    assert ((average.mean - wrong).abs() > 5 * average.standard_error).any()
+    chi, error = measured(network, initializations=30)
+    wrong = factor_at_depth(architecture("tanh"), *GRID, 12)
+    assert ((chi - wrong).abs() > 5 * error).any()
 
 
 def test_faint_signals_do_not_underflow():
     """ReLU without biases shrinks by 0.07 per layer: 1e-50 after 50 layers, and chi_J = sigma_w^2 / 2 all the way."""
-    sigma_w = torch.tensor([0.1, 0.0])
     network = Network("relu", depth=50, width=100, inputs=20)
-    average = measure_factors(network, sigma_w, torch.zeros(1), initializations=30)
-    assert abs(average.mean[0].item() - 0.005) < 4 * average.standard_error[0].item()
-    assert average.mean[1].item() == 0.0
+    chi, error = measured(network, ("sigma_w", [0.1, 0.0]), ("sigma_b", [0.0]), initializations=30)
+    assert abs(chi[0, 0] - 0.005) < 4 * error[0, 0]
+    assert chi[0, 1] == 0.0
 
 
 def test_reproducible_and_resumable(tmp_path):
@@ -88,9 +103,9 @@ def test_reproducible_and_resumable(tmp_path):
 def test_common_random_numbers():
     """A point gives the same number alone and inside a grid."""
     network = Network("erf", depth=6, width=64, inputs=30)
-    grid = measure_factors(network, SIGMA_W, SIGMA_B, initializations=2)
-    alone = measure_factors(network, SIGMA_W[1:2], SIGMA_B[1:2], initializations=2)
-    torch.testing.assert_close(grid.mean[1:2], alone.mean, rtol=1e-4, atol=0)
+    grid, _ = measured(network, initializations=2)
+    alone, _ = measured(network, ("sigma_w", X[1][1:2]), ("sigma_b", Y[1][:1]), initializations=2)
+    torch.testing.assert_close(grid[:1, 1:2], alone, rtol=1e-4, atol=0)
 
 
 def test_bad_settings():
@@ -104,8 +119,6 @@ def test_bad_settings():
             Network("relu", **settings)
     with pytest.raises(UnknownNameError, match="activation"):
         Network("rellu")
-    with pytest.raises(InputError, match="sigma_w"):
-        measure_factors(Network("relu"), torch.tensor([-1.0]), torch.tensor([0.0]))
     with pytest.raises(InputError, match="axis"):
         mlp_phase(Network("relu"), ("gain", [1.0]), ("sigma_b", [0.0]))
     for values, match in (([], "at least one"), ([-1.0], "not negative"), ([float("nan")], "finite")):
@@ -116,4 +129,4 @@ def test_bad_settings():
     with pytest.raises(InputError, match="between 0 and 1"):
         mlp_phase(Network("relu"), ("sigma_w", [1.0]), ("sigma_b", [0.0]), {"residual": 1.5})
     with pytest.raises(InputError, match="initializations"):
-        measure_factors(Network("relu"), SIGMA_W, SIGMA_B, initializations=0)
+        mlp_phase(Network("relu"), X, Y, initializations=0)

@@ -4,107 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from sigprop.errors import UnknownNameError, require
+from sigprop.errors import UnknownNameError
 from sigprop.grid import thinned
-from sigprop.measurement.statistics import Average, average_over
 from sigprop.models import build
 from sigprop.models.transformer import Block, TransformerConfig
 from sigprop.research.criticality import Vanilla, architecture, critical_line, critical_points, predicted_diagram
-from sigprop.research.phase.diagram import Axis, PhaseDiagram, plane_values
+from sigprop.research.phase.diagram import Axis, PhaseDiagram
 from sigprop.research.phase.figure import Overlay
-from sigprop.research.phase.networks import Layers, Network, Points, network_phase
+from sigprop.research.phase.networks import MLP, Network, network_phase
 from sigprop.research.phase.predicted import BLUEPRINTS, blueprint_diagram
 
-Progress = Callable[[int, int], None]
 
+def mlp_phase(network: Network, x: Axis, y: Axis, fixed: dict[str, float] | None = None, **run: Any) -> PhaseDiagram:
+    """chi_J of MLPs over two of sigma_w, sigma_b and residual, e.g. x=("sigma_w", values); `fixed` sets the third.
 
-_FAINT = 1e-20
-
-
-def block_factors(network: Network, points: Points, seed: int, probes: int = 1) -> Tensor:
-    """chi_J of the penultimate block at every point [P], for one initialization and one random input.
-
-    States that fade below 1e-20 are lifted back to it before they underflow: so close to zero every activation is
-    homogeneous, and its slopes do not depend on the scale.
+    `run`: `initializations`, `seed`, `device`, `resume` and `progress`, as for `network_phase`.
     """
-    layers = Layers(network, points, seed)
-    with torch.no_grad():
-        h = layers.linear(network.inputs)(layers.normal(network.batch, network.inputs))
-        for layer in range(network.depth - 3):
-            h = layers.block()(h)
-            if layer % 8 == 7:
-                peak = h.abs().amax((1, 2), keepdim=True)
-                h = h * torch.where((peak > 0) & (peak < _FAINT), _FAINT / peak, 1.0)
-    pull = torch.func.vjp(layers.block(), h)[1]
-    total = torch.zeros(len(h), device=h.device)
-    for _ in range(probes):
-        (back,) = pull(layers.signs(1, network.batch, network.width).expand_as(h))
-        total += back.square().sum((1, 2))
-    return total / (probes * network.batch * network.width)
-
-
-def measure_factors(
-    network: Network,
-    sigma_w: Tensor,
-    sigma_b: Tensor,
-    residual: Tensor | float = 0.0,
-    *,
-    initializations: int = 100,
-    probes: int = 1,
-    seed: int = 0,
-    device: str | torch.device = "cpu",
-    resume: str | Path | None = None,
-    progress: Progress | None = None,
-) -> Average:
-    """chi_J averaged over initializations, at points given by broadcasting sigma_w, sigma_b and residual."""
-    require(initializations >= 1, "initializations", initializations, "at least 1")
-    require(probes >= 1, "probes", probes, "at least 1")
-    residual = torch.as_tensor(residual)
-    points = Points.of(sigma_w, sigma_b, residual, device)
-    shape = tuple(torch.broadcast_shapes(sigma_w.shape, sigma_b.shape, residual.shape))
-    settings = {
-        **network.settings(),
-        "probes": probes,
-        "seed": seed,
-        **{name: value.tolist() for name, value in (("w", sigma_w), ("b", sigma_b), ("mu", residual))},
-    }
-
-    def sample(index: int) -> Tensor:
-        return block_factors(network, points, _seed(seed, index), probes).reshape(shape)
-
-    return average_over(sample, initializations, shape, settings, resume, progress)
-
-
-def mlp_phase(
-    network: Network,
-    x: Axis,
-    y: Axis,
-    fixed: dict[str, float] | None = None,
-    *,
-    initializations: int = 100,
-    probes: int = 1,
-    seed: int = 0,
-    **run: Any,
-) -> PhaseDiagram:
-    """Phase diagram over two of sigma_w, sigma_b and residual, e.g. x=("sigma_w", values); `fixed` sets the third.
-
-    `run`: `device`, `resume` and `progress`, as for `measure_factors`.
-    """
-    values = plane_values(x, y, fixed, {"sigma_w": 1.0, "sigma_b": 0.0, "residual": 0.0})
-    asked = {"initializations": initializations, "probes": probes, "seed": seed}
-    average = measure_factors(network, **values, **asked, **run)
-    settings = {**network.settings(), **(fixed or {}), **asked, "source": "measure"}
-    return PhaseDiagram.over(x, y, average.mean.tolist(), average.standard_error.tolist(), settings)
-
-
-def _seed(seed: int, index: int) -> int:
-    return seed * 1_000_003 + index
+    alone = {} if "residual" in (x[0], y[0]) else {"residual": 0.0}
+    return network_phase(
+        lambda: MLP(network),
+        lambda model: model.get_submodule(f"blocks.{network.depth - 3}"),
+        lambda generator: torch.randn(network.batch, network.inputs, generator=generator, device=generator.device),
+        x,
+        y,
+        {**alone, **(fixed or {})},
+        settings=network.settings(),
+        **run,
+    )
 
 
 @dataclass(frozen=True)

@@ -14,32 +14,15 @@ from torch import Generator, Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from sigprop.errors import InputError, UnknownNameError, require
+from sigprop.errors import InputError, require
 from sigprop.measurement.statistics import average_over
+from sigprop.models.layers import Residual
 from sigprop.research.phase.diagram import Axis, PhaseDiagram, plane_values
+from sigprop.theory.activations import get
+from sigprop.theory.activations.quadrature import Function
 
-Function = Callable[[Tensor], Tensor]
-
-FUNCTIONS: dict[str, Function] = {
-    "elu": F.elu,
-    "erf": torch.erf,
-    "exp": torch.exp,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "hard_swish": F.hardswish,
-    "identity": lambda x: x,
-    "leaky_relu": F.leaky_relu,
-    "mish": F.mish,
-    "relu": F.relu,
-    "relu_squared": lambda x: F.relu(x) ** 2,
-    "selu": F.selu,
-    "sigmoid": torch.sigmoid,
-    "silu": F.silu,
-    "sin": torch.sin,
-    "softplus": F.softplus,
-    "tanh": torch.tanh,
-}
 NORMS = ("none", "preactivation", "activation", "batch")
+_FAINT = 1e-20
 
 
 @dataclass(frozen=True)
@@ -61,90 +44,55 @@ class Network:
             require(getattr(self, key) >= 1, key, getattr(self, key), "a positive whole number")
         require(self.norm != "batch" or self.batch >= 2, "batch", self.batch, "at least 2 samples with BatchNorm")
         require(self.norm == "batch" or self.stages == 1, "stages", self.stages, "1 unless the norm is 'batch'")
-        if isinstance(self.activation, str) and self.activation not in FUNCTIONS:
-            raise UnknownNameError("activation", self.activation, FUNCTIONS)
-
-    @property
-    def function(self) -> Function:
-        return FUNCTIONS[self.activation] if isinstance(self.activation, str) else self.activation
+        get(self.activation)
 
     def settings(self) -> dict[str, Any]:
-        named = self.activation if isinstance(self.activation, str) else getattr(self.activation, "name", "user")
-        return {**self.__dict__, "activation": named}
+        return {**self.__dict__, "activation": get(self.activation).name}
 
 
-@dataclass(frozen=True)
-class Points:
-    """Grid points as columns [P, 1, 1], ready to multiply states [P, batch, width]."""
+class MLP(nn.Module):
+    """A measured MLP. Norms have no epsilon, and signals that fade below 1e-20 are lifted back to it before they
+    underflow: so close to zero every activation is homogeneous, and its slopes do not depend on the scale."""
 
-    sigma_w: Tensor
-    sigma_b: Tensor
-    residual: Tensor
+    def __init__(self, shape: Network):
+        super().__init__()
+        self.input = nn.Linear(shape.inputs, shape.width)
+        self.blocks = nn.ModuleList(MLPBlock(shape) for _ in range(shape.depth - 1))
 
-    @classmethod
-    def of(cls, sigma_w: Tensor, sigma_b: Tensor, residual: Tensor, device: str | torch.device) -> Points:
-        for key, value in (("sigma_w", sigma_w), ("sigma_b", sigma_b), ("residual", residual)):
-            require(value.numel() > 0, key, tuple(value.shape), "at least one value")
-            if not (torch.isfinite(value).all() and (value >= 0).all()):
-                raise InputError(f"{key}: all values must be finite and not negative")
-        columns = torch.broadcast_tensors(sigma_w, sigma_b, residual)
-        return cls(*(c.flatten().to(device, torch.float32)[:, None, None] for c in columns))
-
-
-@dataclass(frozen=True)
-class LinearPoints:
-    """x -> sigma_w W x + sigma_b b at every point."""
-
-    weight: Tensor
-    scale: Tensor
-    bias: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return (x @ self.weight) * self.scale + self.bias
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.input(x)
+        for number, block in enumerate(self.blocks, 1):
+            h = block(h)
+            if number % 8 == 0:
+                peak = h.abs().amax((-2, -1), keepdim=True)
+                h = h * torch.where((peak > 0) & (peak < _FAINT), _FAINT / peak, 1.0)
+        return h
 
 
-class Layers:
-    """The random layers of one initialization, initialized one after another from one generator."""
+class MLPBlock(nn.Module):
+    """One layer, or several stages with BatchNorm, and a residual."""
 
-    def __init__(self, network: Network, points: Points, seed: int):
-        self.network, self.points = network, points
-        self.device = points.sigma_w.device
-        self.residual = bool((points.residual != 0).any())
-        self.generator = Generator(self.device).manual_seed(seed)
+    def __init__(self, shape: Network):
+        super().__init__()
+        self.norm, self.function = shape.norm, get(shape.activation)
+        self.linears = nn.ModuleList(nn.Linear(shape.width, shape.width) for _ in range(shape.stages))
+        self.residual = Residual()
 
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator, device=self.device)
+    def forward(self, h: Tensor) -> Tensor:
+        x = h
+        for linear in self.linears:
+            x = linear(self._activated(x))
+        return self.residual(h, x)
 
-    def signs(self, *shape: int) -> Tensor:
-        return torch.randint(0, 2, shape, generator=self.generator, device=self.device).float() * 2 - 1
-
-    def linear(self, fan_in: int) -> LinearPoints:
-        """sigma_w W x + sigma_b b with W and b sampled now, from inputs [batch, inputs] or states [P, batch, width]."""
-        weight = self.normal(fan_in, self.network.width).div_(fan_in**0.5)
-        return LinearPoints(weight, self.points.sigma_w, self.points.sigma_b * self.normal(self.network.width))
-
-    def block(self) -> Callable[[Tensor], Tensor]:
-        """One layer (or one block of several BatchNorm stages), from states to states."""
-        linears = [self.linear(self.network.width) for _ in range(self.network.stages)]
-
-        def apply(h: Tensor) -> Tensor:
-            x = h
-            for linear in linears:
-                x = linear(self._activate(x))
-            return x + self.points.residual * h if self.residual else x
-
-        return apply
-
-    def _activate(self, h: Tensor) -> Tensor:
-        norm, width = self.network.norm, self.network.width
-        if norm == "preactivation":
-            return self.network.function(F.layer_norm(h, (width,), eps=0.0))
-        if norm == "activation":
-            return F.layer_norm(self.network.function(h), (width,), eps=0.0)
-        if norm == "batch":
-            centred = h - h.mean(1, keepdim=True)
-            return self.network.function(centred * torch.rsqrt(centred.square().mean(1, keepdim=True)))
-        return self.network.function(h)
+    def _activated(self, h: Tensor) -> Tensor:
+        if self.norm == "preactivation":
+            return self.function(F.layer_norm(h, h.shape[-1:], eps=0.0))
+        if self.norm == "activation":
+            return F.layer_norm(self.function(h), h.shape[-1:], eps=0.0)
+        if self.norm == "batch":
+            centred = h - h.mean(-2, keepdim=True)
+            return self.function(centred * torch.rsqrt(centred.square().mean(-2, keepdim=True)))
+        return self.function(h)
 
 
 class _Scaled(TorchFunctionMode):

@@ -5,7 +5,7 @@ import torch
 
 from sigprop.errors import InputError
 from sigprop.research.criticality import architecture, batch_norm_factor, factor_at_depth, factor_at_width
-from sigprop.research.phase.diagrams import measure_factors
+from sigprop.research.phase.diagrams import mlp_phase
 from sigprop.research.phase.networks import Network
 
 
@@ -25,15 +25,16 @@ def test_batch_norm_tends_to_the_large_batch_limit(activation, mu, stages):
 def test_batch_norm_against_real_networks(activation, mu, stages, batch):
     """Within 4 standard errors, while the large-batch limit is further off."""
     network = Network(activation, "batch", 5, 150, inputs=200, batch=batch, stages=stages)
-    one = torch.ones(1)
-    average = measure_factors(network, one, 0 * one, mu, initializations=120, probes=3)
+    plane = (("sigma_w", [1.0]), ("sigma_b", [0.0]), {"residual": mu})
+    found = mlp_phase(network, *plane, initializations=200)
+    assert found.standard_error is not None
+    mean, error = found.chi[0][0], found.standard_error[0][0]
     known = architecture(activation, "batch", mu, stages)
     finite = batch_norm_factor(known, 5, 150, batch, inputs=200)
     large = factor_at_depth(known, 1.0, 0.0, 5)
-    error = average.standard_error.item()
-    assert error < 0.004 * average.mean.item()
-    assert abs(average.mean.item() - finite.item()) < 4 * error
-    assert abs(average.mean.item() - large.item()) > 4 * error
+    assert error < 0.004 * mean
+    assert abs(mean - finite.item()) < 4 * error
+    assert abs(mean - large.item()) > 4 * error
 
 
 def test_kernel_that_walks():

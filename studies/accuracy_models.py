@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sigprop.inputs import zipf_ids
+from sigprop.inputs.synthetic import zipf_ids
 from sigprop.models import mixer, resnet
 from sigprop.results import ParameterRow, Profile, SiteRow
 from studies.stored import read

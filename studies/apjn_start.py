@@ -27,14 +27,8 @@ from torch import Tensor, nn
 
 from sigprop.measurement.jacobian import jacobian_profile
 from sigprop.models import build
-from sigprop.research.criticality import (
-    ActivationNorm,
-    PreactivationNorm,
-    Vanilla,
-    architecture,
-    stretched_rate,
-    trajectory,
-)
+from sigprop.research.criticality import Vanilla, architecture, stretched_rate, trajectory
+from sigprop.research.criticality.networks import ActivationNorm, PreactivationNorm
 from sigprop.research.lab.data import labelled_idx
 from sigprop.research.phase.diagram import PhaseDiagram
 from sigprop.research.phase.diagrams import SIZES, measured_diagram, mlp_phase, overlays

@@ -18,7 +18,8 @@ import torch
 
 from sigprop.capture import build
 from sigprop.errors import UnsupportedError
-from sigprop.inputs import made_up_batch, zipf_ids
+from sigprop.inputs import made_up_batch
+from sigprop.inputs.synthetic import zipf_ids
 
 KINDS = {
     "causal LM": "MODEL_FOR_CAUSAL_LM_MAPPING",

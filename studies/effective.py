@@ -10,9 +10,35 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sigprop.plans.scaling import GROUPS, family_factors
 from sigprop.plans.scaling.expectations import fit_exponent
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting
+
+GROUPS = ("patch", "vocabulary", "position", "Q", "K", "V", "U", "W", "X", "head", "head_bias")
+
+
+def family_factors(
+    group: str, width: int, s: float = 0.0, *, expansion: float = 4.0, patch: int = 1, outputs: int = 1
+) -> tuple[float, float, float]:
+    """Init variance, SGD rate and AdamW rate of a group, each up to a constant (eqs. 1.25 to 1.34, 1.99 to 1.116).
+
+    Variance `1 / fan_in` (head: `1 / n^{1+s}`), rates `n^s / fan_in` and `n^{s/2} / (fan_in sqrt(fan_out))`, those of
+    the head and its bias without the power of n; a one-hot input or a bias has fan-in 1.
+    """
+    hidden = expansion * width
+    fans = {
+        "patch": (patch, width),
+        "vocabulary": (1, width),
+        "position": (1, width),
+        "W": (width, hidden),
+        "X": (hidden, width),
+        "head": (width, outputs),
+        "head_bias": (1, outputs),
+    }
+    fan_in, fan_out = fans.get(group, (width, width))
+    variance = {"head": width ** -(1.0 + s), "head_bias": 0.0}.get(group, 1.0 / fan_in)
+    lift = 1.0 if group.startswith("head") else width**s
+    return variance, lift / fan_in, lift**0.5 / (fan_in * fan_out**0.5)
+
 
 # -- one block (stem, attention, mlp, head) with the family's initialization: each group's contribution to a unit change
 # of the output at its relative rate. SGD: lambda |g|^2; AdamW: lambda |g|^2 / rms(g), with g the gradient of the output
@@ -36,7 +62,7 @@ def gradients(setting: dict[str, int], s: float, language: bool, seed: int, devi
 
     def initialized(group: str, *shape: int) -> Tensor:
         sizes = {key: setting[key] for key in ("expansion", "patch", "outputs")}
-        variance = family_factors(group, n, s, **sizes).init_variance
+        variance, _, _ = family_factors(group, n, s, **sizes)
         values = torch.randn(shape, generator=generator, dtype=torch.float64) * math.sqrt(variance)
         return values.to(device).requires_grad_()
 
@@ -76,10 +102,10 @@ def contributions(
     sizes = {key: setting[key] for key in ("expansion", "patch", "outputs")}
     found = {}
     for group, gradient in gradients(setting, s, language, seed, device).items():
-        factors = family_factors(group, setting["width"], s, **sizes)
+        _, sgd, adamw = family_factors(group, setting["width"], s, **sizes)
         touched = gradient[gradient.abs().sum(-1) > 0] if group in ("vocabulary", "position") else gradient
         total, size = touched.square().sum().item(), touched.square().mean().sqrt().item()
-        found[group] = factors.sgd * total, factors.adamw * total / size
+        found[group] = sgd * total, adamw * total / size
     return found
 
 

@@ -10,15 +10,14 @@
 """
 
 from sigprop.inputs.batches import read_batch
-from sigprop.inputs.family import Family, open_family, parse_settings
+from sigprop.inputs.family import open_family, parse_settings
 from sigprop.inputs.hugging_face import loading_of
 from sigprop.inputs.source import ModelSource, as_module, builder_of, open_source
-from sigprop.inputs.synthetic import TOKENS, made_up_batch, zipf_ids
+from sigprop.inputs.synthetic import TOKENS, made_up_batch
 from sigprop.inputs.user_file import read_activation
 
 __all__ = [
     "TOKENS",
-    "Family",
     "ModelSource",
     "as_module",
     "builder_of",
@@ -29,5 +28,4 @@ __all__ = [
     "parse_settings",
     "read_activation",
     "read_batch",
-    "zipf_ids",
 ]

@@ -48,7 +48,6 @@ def average_over(
     settings: dict[str, Any],
     resume: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-    save_every: int = 10,
 ) -> Average:
     """Average `sample(i)` for i < count; sample i depends on i alone, so a resumed run is the same run.
 
@@ -58,7 +57,7 @@ def average_over(
     while average.count < count:
         average.add(sample(average.count))
         done = average.count
-        if resume is not None and (done % save_every == 0 or done == count):
+        if resume is not None:
             _write(Path(resume), settings, average)
         if progress is not None:
             progress(done, count)

@@ -6,26 +6,15 @@
 from __future__ import annotations
 
 from sigprop.models.data import decode, encode, load_idx, load_text, normalized_images, sample_text, text_batch
-from sigprop.models.layers import REFERENCE, build, initialize_, reference
-from sigprop.models.mixer import Mixer, MixerConfig, mixer
-from sigprop.models.mlp import MLP, MLPConfig, mlp
-from sigprop.models.resnet import ResNet, ResNetConfig, resnet
-from sigprop.models.transformer import EncoderDecoder, Transformer, TransformerConfig, transformer
-from sigprop.models.vit import ViT, ViTConfig, vit
+from sigprop.models.layers import REFERENCE, build, initialize_
+from sigprop.models.mixer import mixer
+from sigprop.models.mlp import mlp
+from sigprop.models.resnet import resnet
+from sigprop.models.transformer import transformer
+from sigprop.models.vit import vit
 
 __all__ = [
-    "MLP",
     "REFERENCE",
-    "EncoderDecoder",
-    "MLPConfig",
-    "Mixer",
-    "MixerConfig",
-    "ResNet",
-    "ResNetConfig",
-    "Transformer",
-    "TransformerConfig",
-    "ViT",
-    "ViTConfig",
     "build",
     "decode",
     "encode",
@@ -35,7 +24,6 @@ __all__ = [
     "mixer",
     "mlp",
     "normalized_images",
-    "reference",
     "resnet",
     "sample_text",
     "text_batch",

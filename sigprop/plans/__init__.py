@@ -12,6 +12,6 @@
 """
 
 from sigprop.plans.plan import Plan
-from sigprop.plans.rows import JunctionPlan, ParameterPlan, PlanDifference, ScalePlan
+from sigprop.plans.rows import ParameterPlan
 
-__all__ = ["JunctionPlan", "ParameterPlan", "Plan", "PlanDifference", "ScalePlan"]
+__all__ = ["ParameterPlan", "Plan"]

@@ -10,7 +10,6 @@ for the whole tensor gives.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop import compat
-from sigprop.compat import FORWARD_HOOKS, LOADING_HOOKS
+from sigprop.measurement.guard import ModuleState
 
 
 class Saved:
@@ -59,41 +58,19 @@ def fill(target: torch.Tensor, values: torch.Tensor) -> None:
 def all_or_nothing(model: nn.Module, generator: torch.Generator | None) -> Iterator[Saved]:
     """Run a change of the model; on any exception its hooks, own attributes, parameters and the generator go back."""
     saved = Saved()
-    modules = [(module, _state(module)) for module in model.modules()]
+    modules = [ModuleState(module) for module in model.modules()]
     numbered = None if generator is None else generator.get_state()
     numbers = torch.get_rng_state()
     try:
         yield saved
     except BaseException:
         saved.put_back()
-        for module, state in modules:
-            _restore(module, state)
+        for state in modules:
+            state.restore()
         if generator is not None and numbered is not None:
             generator.set_state(numbered)
         torch.set_rng_state(numbers)
         raise
-
-
-def _state(module: nn.Module) -> dict[str, Any]:
-    """The module's attributes, with its hooks and names of parameters copied."""
-    state = dict(module.__dict__)
-    for name in (*FORWARD_HOOKS, LOADING_HOOKS, "_parameters", "_sigprop_originals"):
-        if name in state:
-            state[name] = copy.copy(state[name])
-    return state
-
-
-def _restore(module: nn.Module, state: dict[str, Any]) -> None:
-    """In place where others may hold the dictionaries of a module."""
-    for name in [name for name in module.__dict__ if name not in state]:
-        del module.__dict__[name]
-    for name, value in state.items():
-        present = module.__dict__.get(name)
-        if isinstance(present, dict) and isinstance(value, dict) and present is not value:
-            present.clear()
-            present.update(value)
-        else:
-            module.__dict__[name] = value
 
 
 STREAMED = ("constant", "normal", "uniform")

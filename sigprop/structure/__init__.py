@@ -12,6 +12,6 @@
 
 from sigprop.structure.from_trace import read_structure
 from sigprop.structure.linear import Scores
-from sigprop.structure.model import Junction, Parameter, Part, Spot, Structure
+from sigprop.structure.model import Junction, Parameter, Part, Structure
 
-__all__ = ["Junction", "Parameter", "Part", "Scores", "Spot", "Structure", "read_structure"]
+__all__ = ["Junction", "Parameter", "Part", "Scores", "Structure", "read_structure"]

@@ -13,7 +13,7 @@ from sigprop.capture import build, predict, trace
 from sigprop.distributions import distribution
 from sigprop.errors import InputError, SigpropError, UnknownNameError, UnsupportedError
 from sigprop.graph.evaluate import Evaluation
-from sigprop.inputs import zipf_ids
+from sigprop.inputs.synthetic import zipf_ids
 from sigprop.models import build as reference
 
 IDS = zipf_ids(64, (1, 24))

@@ -12,7 +12,8 @@ from sigprop.checks.evaluation import Experiment
 from sigprop.checks.subject import Subject, repair_plan
 from sigprop.inputs import made_up_batch
 from sigprop.models.layers import initialize_
-from sigprop.plans import ParameterPlan, Plan
+from sigprop.plans import Plan
+from sigprop.plans.rows import ParameterPlan
 from sigprop.results import Init
 from sigprop.results.parameters import KEEP
 from tests.checks.models import changed, tanh_mlp, transformer

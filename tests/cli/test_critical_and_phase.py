@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from sigprop.cli.critical import critical_command
 from sigprop.cli.research.phase import parse_range, phase_command
 from sigprop.errors import InputError, SigpropError
-from sigprop.research.criticality import advice, architecture, criticality, prescription, trajectory
+from sigprop.research.criticality import advice, architecture, criticality, trajectory
+from sigprop.research.criticality.summary import prescription
 from sigprop.research.phase.diagram import PhaseDiagram
 
 app = typer.Typer()

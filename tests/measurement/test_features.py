@@ -12,7 +12,8 @@ from sigprop.measurement import measure
 from sigprop.measurement.parameters import spectral_norm
 from sigprop.measurement.recorder import FORMATS, format_fractions
 from sigprop.models import build
-from sigprop.plans import ParameterPlan, Plan
+from sigprop.plans import Plan
+from sigprop.plans.rows import ParameterPlan
 from sigprop.results import Init, Profile
 
 SMALL = {"vocabulary": 29, "context": 12, "width": 16, "depth": 2, "heads": 2}

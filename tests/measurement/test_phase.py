@@ -9,7 +9,7 @@ from sigprop.errors import InputError, UnknownNameError
 from sigprop.research.criticality import architecture, factor_at_depth, predicted_diagram
 from sigprop.research.phase.diagram import PhaseDiagram
 from sigprop.research.phase.diagrams import mlp_phase
-from sigprop.research.phase.networks import MLP, Network, block_factor, draw_
+from sigprop.research.phase.networks import MeasuredMLP, Network, block_factor, draw_
 
 X, Y = ("sigma_w", [0.8, 1.4, 2.0]), ("sigma_b", [0.1, 0.6])
 
@@ -25,7 +25,7 @@ def test_probes_give_the_frobenius_norm(norm):
     """Many sign probes through one block, against its full Jacobian by autograd."""
     network = Network("tanh", norm, depth=4, width=12, inputs=5, batch=3 if norm == "batch" else 1)
     generator = torch.Generator().manual_seed(5)
-    model = MLP(network).requires_grad_(False)
+    model = MeasuredMLP(network).requires_grad_(False)
     draw_(model, generator)
     x = torch.randn(network.batch, network.inputs, generator=generator)
     setting = [torch.tensor(value) for value in (1.4, 0.3, 0.5)]

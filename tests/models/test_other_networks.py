@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.models import MLPConfig, build
-from sigprop.models.mlp import MLP
+from sigprop.models import build
+from sigprop.models.mlp import MLP, MLPConfig
 
 
 @pytest.mark.parametrize("placement", ["none", "preactivation", "activation"])

@@ -9,7 +9,8 @@ from torch import nn
 import sigprop as sp
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.models import build
-from sigprop.plans import ParameterPlan, Plan, ScalePlan, application
+from sigprop.plans import Plan, application
+from sigprop.plans.rows import ParameterPlan, ScalePlan
 from sigprop.results import Init
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
-from sigprop.plans import JunctionPlan, ParameterPlan, Plan, ScalePlan
+from sigprop.plans import Plan
+from sigprop.plans.rows import JunctionPlan, ParameterPlan, ScalePlan
 from sigprop.results import Init
 from tests.plans.shared import SHARDED_STEPS
 

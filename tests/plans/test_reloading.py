@@ -11,7 +11,8 @@ from torch import nn
 import sigprop as sp
 from sigprop.errors import InputError, SigpropError
 from sigprop.models import build
-from sigprop.plans import JunctionPlan, ParameterPlan, Plan, ScalePlan
+from sigprop.plans import Plan
+from sigprop.plans.rows import JunctionPlan, ParameterPlan, ScalePlan
 from sigprop.results import Init
 from tests.plans.shared import SHARDED_STEPS
 

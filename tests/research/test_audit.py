@@ -9,8 +9,9 @@ import torch
 
 from sigprop.blueprints import predict
 from sigprop.models import build
-from sigprop.plans.recipes import RECIPES, read_structure
+from sigprop.plans.recipes import RECIPES
 from sigprop.research.stack_laws import block_rows, scaled_transformer
+from sigprop.structure import read_structure
 from studies.reproduction import VERDICTS, data_of, records
 from studies.reproductions import every_claim, registered
 

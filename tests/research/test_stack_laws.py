@@ -29,20 +29,6 @@ class Strengths(InitScheme):
         return MLPVariances(weight, weight)
 
 
-def test_signal_correlation_fixed_points():
-    """FORMULAS 3: 0.884 (C1 = 2.2, C2 = 0.4) and 0.873 (1.11, 0.356); the paper's weighting gives 0.887."""
-    assert correlation.signal_fixed_point(2.2, 0.4, 0.1) == pytest.approx(0.884, abs=1e-3)
-    assert correlation.signal_fixed_point(1.11, 0.356, 0.1) == pytest.approx(0.873, abs=1e-3)
-    assert correlation.signal_fixed_point(2.2, 0.4, 0.1, "paper") == pytest.approx(0.887, abs=2e-3)
-
-
-def test_gradient_correlation_fixed_points():
-    """Value path: the paper's 0.863 (printed 0.87) against 0.952 with the corrected dropout factor."""
-    r = correlation.signal_fixed_point(2.2, 0.4, 0.1)
-    assert correlation.gradient_fixed_point(2.2, 0.4, 0.1, r, "paper") == pytest.approx(0.863, abs=1e-3)
-    assert correlation.gradient_fixed_point(2.2, 0.4, 0.1, r) == pytest.approx(0.952, abs=1e-3)
-
-
 def test_full_chain_fixed_points_with_query_and_key_paths():
     """FORMULAS 3, unit scores: r_x* = 0.884 and r_g* = 0.777: neither the paper's 0.87 nor the value path's 0.95."""
     blueprint = Transformer(
@@ -51,11 +37,6 @@ def test_full_chain_fixed_points_with_query_and_key_paths():
     middle = block_rows(predict(blueprint).sites)[200]
     assert middle.token_correlation == pytest.approx(0.884, abs=0.03)
     assert middle.grad_token_correlation == pytest.approx(0.777, abs=0.03)
-
-
-def test_mlp_lowers_correlation_above_0_627():
-    assert correlation.mlp_crossing(0.1) == pytest.approx(0.627, abs=1e-3)
-    assert correlation.mlp_crossing(0.0) == 1.0
 
 
 def test_growth_classes_of_known_sequences():

@@ -11,7 +11,8 @@ from sigprop.blueprints import Transformer
 from sigprop.errors import UnsupportedError
 from sigprop.grid import Grid, counted, filled
 from sigprop.models import build
-from sigprop.results import CoordinateReport, Culprit, Exponent, ParameterRow, Profile, SiteRow
+from sigprop.results import ParameterRow, Profile, SiteRow
+from sigprop.results.coordinates import CoordinateReport, Culprit, Exponent
 from sigprop.results.profile import streams
 
 

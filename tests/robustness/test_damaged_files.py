@@ -11,7 +11,8 @@ from torch import nn
 import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.models import build
-from sigprop.plans import ParameterPlan, Plan
+from sigprop.plans import Plan
+from sigprop.plans.rows import ParameterPlan
 from sigprop.results import Profile
 
 CASES = 120

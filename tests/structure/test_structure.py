@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sigprop.capture import build
-from sigprop.inputs import zipf_ids
+from sigprop.inputs.synthetic import zipf_ids
 from sigprop.models import build as reference
 from sigprop.structure import read_structure
 

@@ -8,22 +8,10 @@
 | `planning` | `plan(model, recipe)`; junctions folded exactly or hooked, tied readouts, frozen weights |
 """
 
-from sigprop.plans.multipliers import Multipliers, Sizes, folded_multipliers, multipliers
 from sigprop.plans.recipes.planning import plan
-from sigprop.plans.recipes.rows import RECIPES, Recipe, recipe
-from sigprop.structure import Junction, Parameter, Structure, read_structure
+from sigprop.plans.recipes.rows import RECIPES
 
 __all__ = [
     "RECIPES",
-    "Junction",
-    "Multipliers",
-    "Parameter",
-    "Recipe",
-    "Sizes",
-    "Structure",
-    "folded_multipliers",
-    "multipliers",
     "plan",
-    "read_structure",
-    "recipe",
 ]

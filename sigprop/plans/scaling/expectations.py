@@ -208,22 +208,12 @@ def _design(scales: tuple[float, ...], corrected: bool) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-@dataclass(frozen=True)
-class TwoParts:
-    """A and B of the formula above, and the largest relative error of the size that it leaves."""
-
-    aligned: float
-    random: float
-    error: float
-
-
-def fit_two_parts(scales: Sequence[float], sizes: np.ndarray, exponent: float) -> TwoParts:
-    """The formula with its exponent given, to the means of `sizes[seed, scale]`; A, B >= 0."""
+def error_of_two_parts(scales: Sequence[float], sizes: np.ndarray, exponent: float) -> float:
+    """The largest relative error of the formula at this exponent, fitted to the means of `sizes[seed, scale]`."""
     widths, means = np.asarray(scales, dtype=float), np.atleast_2d(sizes).mean(axis=0)
     design = np.stack([widths ** (2 * exponent), widths ** (2 * exponent - 1)], axis=1) / means[:, None] ** 2
-    (aligned, random), _ = nnls(design, np.ones(len(widths)))
-    error = np.abs(np.sqrt(design @ [aligned, random]) - 1).max()
-    return TwoParts(float(aligned), float(random), float(error))
+    parts, _ = nnls(design, np.ones(len(widths)))
+    return float(np.abs(np.sqrt(design @ parts) - 1).max())
 
 
 @cache

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from torch import nn
 
-from sigprop.plans.scaling.expectations import Expectations, fit_exponents, fit_two_parts
+from sigprop.plans.scaling.expectations import Expectations, error_of_two_parts, fit_exponents
 from sigprop.plans.scaling.record import RecordedRun
 from sigprop.results.coordinates import Culprit, Exponent
 
@@ -98,7 +98,7 @@ def _half_aligned(scales: list[int], sizes: np.ndarray, exponent: float) -> bool
     if len(scales) < 3 or not (sizes > 0).all():
         return False
     scatter = sizes.std(axis=0, ddof=1) / sizes.mean(axis=0) / np.sqrt(len(sizes)) if len(sizes) > 1 else np.zeros(1)
-    return fit_two_parts(scales, sizes, exponent).error < max(0.05, 3 * float(scatter.max()))
+    return error_of_two_parts(scales, sizes, exponent) < max(0.05, 3 * float(scatter.max()))
 
 
 def _noise(runs: list[RecordedRun]) -> set[str]:

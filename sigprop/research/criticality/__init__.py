@@ -6,22 +6,9 @@ gives critical line, points, stability and exponents; `trajectory` iterates kern
 """
 
 from sigprop.research.criticality.finite_size import batch_norm_factor, factor_at_width
-from sigprop.research.criticality.networks import (
-    ActivationNorm,
-    Architecture,
-    BatchNormStack,
-    PreactivationNorm,
-    Vanilla,
-    correlation_length,
-)
-from sigprop.research.criticality.points import (
-    CriticalLine,
-    CriticalPoint,
-    critical_line,
-    critical_points,
-)
+from sigprop.research.criticality.networks import Vanilla
+from sigprop.research.criticality.points import critical_line, critical_points
 from sigprop.research.criticality.summary import (
-    CriticalInit,
     Criticality,
     advice,
     architecture,
@@ -30,25 +17,16 @@ from sigprop.research.criticality.summary import (
     growth_exponent,
     jacobian_from_input,
     predicted_diagram,
-    prescription,
     stretched_rate,
     trajectory,
 )
 
 __all__ = [
-    "ActivationNorm",
-    "Architecture",
-    "BatchNormStack",
-    "CriticalInit",
-    "CriticalLine",
-    "CriticalPoint",
     "Criticality",
-    "PreactivationNorm",
     "Vanilla",
     "advice",
     "architecture",
     "batch_norm_factor",
-    "correlation_length",
     "critical_line",
     "critical_points",
     "criticality",
@@ -57,7 +35,6 @@ __all__ = [
     "growth_exponent",
     "jacobian_from_input",
     "predicted_diagram",
-    "prescription",
     "stretched_rate",
     "trajectory",
 ]

@@ -8,8 +8,6 @@
 | `server` | who may ask: this machine, this page |
 """
 
-from sigprop.research.explorer.controls import ARCHITECTURES, ExplorerSettings, read_settings
-from sigprop.research.explorer.server import PORT, Explorer
-from sigprop.research.explorer.views import View, view
+from sigprop.research.explorer.server import Explorer
 
-__all__ = ["ARCHITECTURES", "PORT", "Explorer", "ExplorerSettings", "View", "read_settings", "view"]
+__all__ = ["Explorer"]

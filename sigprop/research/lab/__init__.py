@@ -10,6 +10,6 @@
 """
 
 from sigprop.research.lab.settings import Settings
-from sigprop.research.lab.trainer import Run, train
+from sigprop.research.lab.trainer import train
 
-__all__ = ["Run", "Settings", "train"]
+__all__ = ["Settings", "train"]

@@ -16,7 +16,7 @@ from sigprop.models.transformer import Block, TransformerConfig
 from sigprop.research.criticality import Vanilla, architecture, critical_line, critical_points, predicted_diagram
 from sigprop.research.phase.diagram import Axis, PhaseDiagram
 from sigprop.research.phase.figure import Overlay
-from sigprop.research.phase.networks import MLP, Network, network_phase
+from sigprop.research.phase.networks import MeasuredMLP, Network, network_phase
 from sigprop.research.phase.predicted import BLUEPRINTS, blueprint_diagram
 
 
@@ -27,7 +27,7 @@ def mlp_phase(network: Network, x: Axis, y: Axis, fixed: dict[str, float] | None
     """
     alone = {} if "residual" in (x[0], y[0]) else {"residual": 0.0}
     return network_phase(
-        lambda: MLP(network),
+        lambda: MeasuredMLP(network),
         lambda model: model.get_submodule(f"blocks.{network.depth - 3}"),
         lambda generator: torch.randn(network.batch, network.inputs, generator=generator, device=generator.device),
         x,

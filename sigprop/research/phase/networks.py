@@ -50,14 +50,14 @@ class Network:
         return {**self.__dict__, "activation": get(self.activation).name}
 
 
-class MLP(nn.Module):
+class MeasuredMLP(nn.Module):
     """A measured MLP. Norms have no epsilon, and signals that fade below 1e-20 are lifted back to it before they
     underflow: so close to zero every activation is homogeneous, and its slopes do not depend on the scale."""
 
     def __init__(self, shape: Network):
         super().__init__()
         self.input = nn.Linear(shape.inputs, shape.width)
-        self.blocks = nn.ModuleList(MLPBlock(shape) for _ in range(shape.depth - 1))
+        self.blocks = nn.ModuleList(MeasuredBlock(shape) for _ in range(shape.depth - 1))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.input(x)
@@ -69,7 +69,7 @@ class MLP(nn.Module):
         return h
 
 
-class MLPBlock(nn.Module):
+class MeasuredBlock(nn.Module):
     """One layer, or several stages with BatchNorm, and a residual."""
 
     def __init__(self, shape: Network):
@@ -221,7 +221,7 @@ def network_phase(
 
     record = {**(settings or {}), **(fixed or {}), "seed": seed, "source": "measure"}
     axes = {x[0]: list(x[1]), y[0]: list(y[1])}
-    average = average_over(sample, initializations, tuple(grid[0].shape), record | axes, resume, progress, save_every=1)
+    average = average_over(sample, initializations, tuple(grid[0].shape), record | axes, resume, progress)
     return PhaseDiagram.over(
         x, y, average.mean.tolist(), average.standard_error.tolist(), record | {"initializations": initializations}
     )

@@ -3,7 +3,8 @@
 import torch
 
 from sigprop.models import build
-from sigprop.plans.recipes import RECIPES, read_structure
+from sigprop.plans.recipes import RECIPES
+from sigprop.structure import read_structure
 
 WIDTH, DEPTH, HEADS = 32, 4, 4
 _STRUCTURES = {}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sigprop.batches import run
 from sigprop.models.data import sample_text, text_batch
 from sigprop.plans import Plan
-from sigprop.plans.recipes import Structure
+from sigprop.structure import Structure
 
 
 @dataclass

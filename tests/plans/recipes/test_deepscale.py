@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.plans.recipes import RECIPES, plan, read_structure
+from sigprop.plans.recipes import RECIPES, plan
+from sigprop.structure import read_structure
 from tests.plans.recipes.shared import DEPTH, WIDTH, identity, ids, model_of, raw, stds
 
 

@@ -10,7 +10,8 @@ from torch import nn
 from sigprop.errors import UnknownNameError, UnsupportedError
 from sigprop.models import build
 from sigprop.plans import Plan
-from sigprop.plans.recipes import folded_multipliers, plan
+from sigprop.plans.multipliers import folded_multipliers
+from sigprop.plans.recipes import plan
 from sigprop.plans.recipes.planning import _is_bare_norm
 
 STEPS = 200

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.plans.recipes import RECIPES, plan, read_structure
+from sigprop.plans.recipes import RECIPES, plan
+from sigprop.structure import read_structure
 from tests.plans.recipes.shared import DEPTH, HEADS, WIDTH, drawn, identity, ids, model_of, raw, stds
 
 

@@ -13,8 +13,9 @@ from sigprop.distributions import build as build_on_meta
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.models import build
 from sigprop.plans import Plan
-from sigprop.plans.recipes import RECIPES, plan, recipe
+from sigprop.plans.recipes import RECIPES, plan
 from sigprop.plans.recipes.planned_states import predict_plan
+from sigprop.plans.recipes.rows import recipe
 from tests.plans.recipes.shared import WIDTH, drawn, ids, model_of, raw, structure_of
 
 

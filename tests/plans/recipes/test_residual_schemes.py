@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from sigprop.errors import UnsupportedError
-from sigprop.plans.recipes import RECIPES, plan, read_structure
+from sigprop.plans.recipes import RECIPES, plan
 from sigprop.plans.recipes.schemes.sums import deepnorm_constants, layer_scale_start
+from sigprop.structure import read_structure
 from tests.plans.recipes.shared import DEPTH, WIDTH, drawn, identity, ids, model_of, raw, stds
 
 

@@ -9,10 +9,11 @@ from sigprop.capture.tracing import trace
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.measurement import measure
 from sigprop.models import build
-from sigprop.plans.recipes import plan, read_structure
+from sigprop.plans.recipes import plan
 from sigprop.plans.recipes.planned_states import PlannedStates, predict_plan, variance
 from sigprop.plans.recipes.rows import RECIPES
 from sigprop.plans.recipes.schemes.unit import _gradient_growth
+from sigprop.structure import read_structure
 from sigprop.structure.attention import score_variance
 from tests.plans.recipes.shared import identity
 from tests.plans.recipes.streams import batch_for, family, measure_stream

@@ -6,8 +6,9 @@ import torch
 import sigprop as sp
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.models import build
-from sigprop.plans.scaling import AdamSettings, at_batch, at_horizon, averaging_decay, independent_decay
+from sigprop.plans.scaling import at_batch, at_horizon, averaging_decay, independent_decay
 from sigprop.plans.scaling import plan as prescribe
+from sigprop.plans.scaling.budget import AdamSettings
 
 IDS = torch.randint(0, 19, (2, 12), generator=torch.Generator().manual_seed(0))
 

@@ -11,7 +11,7 @@ from torch import nn
 import sigprop as sp
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.models import build
-from sigprop.plans import ScalePlan
+from sigprop.plans.rows import ScalePlan
 from sigprop.plans.scaling.tables import table_step, zipf
 from sigprop.plans.scaling.training import make_optimizers, make_step
 from sigprop.results import Init

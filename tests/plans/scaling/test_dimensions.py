@@ -6,8 +6,7 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.models import build
-from sigprop.plans.scaling import compare
-from sigprop.plans.scaling.dimensions import pattern
+from sigprop.plans.scaling.dimensions import compare, pattern
 
 
 class Zoo(nn.Module):

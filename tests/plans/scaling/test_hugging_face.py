@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 
-from sigprop.plans.scaling import compare, coord_check
+from sigprop.plans.scaling import coord_check
 from sigprop.plans.scaling import plan as prescribe
+from sigprop.plans.scaling.dimensions import compare
 from sigprop.results.parameters import WIDTH_CLASSES
 from sigprop.structure import read_structure
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.plans import ParameterPlan, Plan
+from sigprop.plans import Plan
 from sigprop.plans.exponents import Parametrization, exponents, solve
 from sigprop.plans.multipliers import multipliers
 from sigprop.plans.own_scale import Lion
-from sigprop.plans.scaling import width_rule
+from sigprop.plans.rows import ParameterPlan
 from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.plans.scaling.training import make_optimizers
+from sigprop.plans.scaling.width_rules import width_rule
 
 M = 4.0
 

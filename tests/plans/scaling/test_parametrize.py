@@ -9,7 +9,7 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.models import build
-from sigprop.plans import ScalePlan
+from sigprop.plans.rows import ScalePlan
 from sigprop.plans.scaling import plan as prescribe
 from sigprop.plans.scaling.training import make_optimizers, make_step
 from sigprop.results import Init

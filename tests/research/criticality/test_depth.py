@@ -8,13 +8,13 @@ import torch
 from sigprop.errors import InputError
 from sigprop.research.criticality import (
     architecture,
-    correlation_length,
     factor_at_depth,
     growth_exponent,
     jacobian_from_input,
     stretched_rate,
     trajectory,
 )
+from sigprop.research.criticality.networks import correlation_length
 from sigprop.theory.activations import get
 
 GRID_W = torch.linspace(0.2, 2.6, 7, dtype=torch.float64)[:, None]

@@ -4,10 +4,9 @@ import pytest
 
 from sigprop.blueprints import Transformer, predict
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.research.explorer import ARCHITECTURES, ExplorerSettings, read_settings, view
-from sigprop.research.explorer.controls import Choice, Range
+from sigprop.research.explorer.controls import ARCHITECTURES, Choice, ExplorerSettings, Range, read_settings
 from sigprop.research.explorer.page import answer, python
-from sigprop.research.explorer.views import curves_of, sensitivity, verdict
+from sigprop.research.explorer.views import curves_of, sensitivity, verdict, view
 from sigprop.research.phase.predicted import block_factor
 from sigprop.research.stack_laws import stack_laws
 

@@ -10,7 +10,7 @@
 
 from sigprop.research.lab.sweep.folder import ResultFolder
 from sigprop.research.lab.sweep.running import run_locally, run_on_ray
-from sigprop.research.lab.sweep.spec import SweepSpec, read_spec
+from sigprop.research.lab.sweep.spec import read_spec
 from sigprop.research.lab.sweep.store import best_rates, query
 
-__all__ = ["ResultFolder", "SweepSpec", "best_rates", "query", "read_spec", "run_locally", "run_on_ray"]
+__all__ = ["ResultFolder", "best_rates", "query", "read_spec", "run_locally", "run_on_ray"]

@@ -6,7 +6,15 @@
 """
 
 from sigprop.isolation.interrupts import Interrupts, interrupts_held
-from sigprop.isolation.observers import Mode, as_written, eagerly, observers, without_backward_hooks, without_observers
+from sigprop.isolation.observers import (
+    Mode,
+    as_written,
+    eagerly,
+    observers,
+    without_accumulation_hooks,
+    without_backward_hooks,
+    without_observers,
+)
 from sigprop.isolation.undisturbed import cuda_devices, seed_all, seed_of, undisturbed
 
 __all__ = [
@@ -20,6 +28,7 @@ __all__ = [
     "seed_all",
     "seed_of",
     "undisturbed",
+    "without_accumulation_hooks",
     "without_backward_hooks",
     "without_observers",
 ]

@@ -6,21 +6,24 @@ multipliers of a plan.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sigprop.compat import (
+    accumulated_hooks,
     any_compiled,
     backward_hook_tables,
     current_function_mode,
     forward_hook_tables,
     hooked_modules,
+    set_accumulated_hooks,
     uncompiled,
 )
 
@@ -81,6 +84,20 @@ def without_backward_hooks(model: nn.Module) -> Iterator[list[str]]:
     finally:
         for table, hooks in taken:
             table.update(hooks)
+
+
+@contextmanager
+def without_accumulation_hooks(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """For a while without the user's hooks on accumulated gradients: an optimizer that steps in one would step here."""
+    taken = [(tensor, hooks) for tensor in tensors if (hooks := accumulated_hooks(tensor))]
+    try:
+        for tensor, hooks in taken:
+            kept = OrderedDict((key, hook) for key, hook in hooks.items() if _belongs(hook, set()))
+            set_accumulated_hooks(tensor, kept or None)
+        yield
+    finally:
+        for tensor, hooks in taken:
+            set_accumulated_hooks(tensor, hooks)
 
 
 def _belongs(hook: Any, own: set[int]) -> bool:

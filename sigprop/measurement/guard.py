@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.compat import flatten_dense_tensors, is_sole_holder, own_buffers, own_parameters, shared_clone, version_of
-from sigprop.isolation import Interrupts, undisturbed
+from sigprop.isolation import Interrupts, undisturbed, without_accumulation_hooks
 
 GROUP_SIZE = 1 << 26
 SMALL = 1 << 14
@@ -266,7 +266,8 @@ def untouched(modules: Iterable[nn.Module], batch_tensors: Iterable[Tensor] = ()
             values.lend()
             for tensor, _ in gradients:
                 tensor.grad = None
-            yield interrupts
+            with without_accumulation_hooks(tensor for tensor, _ in gradients):
+                yield interrupts
         finally:
             for state in states:
                 state.restore()

@@ -30,11 +30,14 @@ _MAKERS = frozenset(
     ("arange", "linspace", "logspace", "rand", "randn", "randint", "full", "ones", "zeros", "tensor", "eye")
 )
 _ELEMENTWISE = frozenset(("mul", "rmul", "div", "truediv", "add", "radd", "sub", "rsub", "neg", "exp", "log", "clamp"))
+_SMOOTH = _ELEMENTWISE | {"erfinv", "abs", "sqrt", "square", "pow", "log1p", "expm1", "tanh", "sigmoid"}
 _ALIKE = frozenset(("ones_like", "zeros_like", "full_like"))
 _COPIES = frozenset(("clone", "contiguous", "to", "float", "reshape", "flatten", "pad"))
 _FILLS = frozenset(
     ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_", "zero_", "zeros_", "ones_", "fill_", "constant_")
 )
+_RANDOM = {"randn": Distribution.normal, "rand": Distribution.uniform}
+"""Makers of numbers whose distribution is known: few of them would say little of it."""
 _NOT_WRITING = frozenset(("requires_grad_", "retain_grad_", "share_memory_", "t_", "squeeze_", "unsqueeze_", "detach_"))
 
 
@@ -92,8 +95,13 @@ class DrawRecorder(Mode):
         for key, value in vars(parameter).items():
             setattr(twin, key, value)
         if parameter.numel() <= LARGE:
-            self.keep(twin, parameter.detach())
+            self.keep_numbers(twin, parameter)
         return twin
+
+    def keep_numbers(self, tensor: Tensor, numbers: Tensor) -> None:
+        """Those that it takes, or their distribution where that is known."""
+        law = self.known(numbers).law
+        self.keep(tensor, numbers.detach() if law is None else law, None if law is None else numbers)
 
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = dict(kwargs or {})
@@ -104,9 +112,11 @@ class DrawRecorder(Mode):
         target = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("tensor")
         if isinstance(kwargs.get("out"), Tensor) and kwargs["out"].is_meta:
             return self._written_out(func, args, kwargs)
-        if not isinstance(target, Tensor) or not target.is_meta:
-            return _on_one_device(func, args, kwargs)
         writes = name.endswith("_") and not name.startswith("__") and name not in _NOT_WRITING
+        if not isinstance(target, Tensor) or not target.is_meta:
+            result = _on_one_device(func, args, kwargs)
+            self._of_numbers(func, name, target, args, kwargs, result, writes)
+            return result
         if (writes or name == "__setitem__") and self._initializer(sys._getframe(1), target):
             return target
         if name == "__setitem__":
@@ -120,13 +130,30 @@ class DrawRecorder(Mode):
             self._remember(func, name, target, args, kwargs, result)
         return result
 
+    def _of_numbers(
+        self, func: Callable, name: str, target: Any, args: tuple, kwargs: dict[str, Any], result: Any, writes: bool
+    ) -> None:
+        """Random numbers that a parameter may be made of: their distribution, until something else is done to them."""
+        if isinstance(target, Tensor) and (writes or name == "__setitem__"):
+            known, whole = self._known.pop(_key(target), NOTHING), target._base is None and target.numel() <= LARGE
+            law = _filled(name, args, kwargs) if whole else None
+            if law is None and whole and known.distribution is not None and name.strip("_") in _SMOOTH:
+                law = _with_numbers(known.distribution, func, args, kwargs)
+            if law is not None:
+                self.keep(target, law)
+        elif isinstance(result, Tensor) and result.is_floating_point() and 0 < result.numel() <= LARGE:
+            if name in _RANDOM:
+                self.keep(result, _RANDOM[name](0.0, 1.0))
+            elif isinstance(target, Tensor):
+                self._remember(func, name, target, args, kwargs, result)
+
     def _attribute(self, func: Any, name: str, args: tuple) -> Any:
         attribute, target = getattr(func.__self__, "__name__", ""), args[0]
         if name == "__get__" and attribute == "is_meta" and func(*args):
             self._initializer(sys._getframe(2), target)
         if name == "__set__" and attribute == "data" and target.is_meta and not args[1].is_meta:
             twin = torch.empty_like(args[1], device="meta")
-            self.keep(twin, args[1].detach())
+            self.keep_numbers(twin, args[1])
             return func(target, twin)
         return func(*args)
 
@@ -203,7 +230,8 @@ class DrawRecorder(Mode):
         if name == "copy_":
             source = args[1] if len(args) > 1 else kwargs.get("src")
             if isinstance(source, Tensor) and not source.is_meta:
-                return self._write(target, source.detach().expand(target.shape).clone())
+                law = self.known(source).law if source.shape == target.shape else None
+                return self._write(target, source.detach().expand(target.shape).clone() if law is None else law)
             return self._write(target, self.known(source).distribution if isinstance(source, Tensor) else None)
         after = _filled(name, args, kwargs)
         if after is None:
@@ -217,7 +245,7 @@ class DrawRecorder(Mode):
         self, func: Callable, name: str, target: Tensor, args: tuple, kwargs: dict[str, Any], result: Any
     ) -> None:
         """What is known of a function of one parameter and numbers: `p / sqrt(layers)`, to be copied back into it."""
-        if not isinstance(result, Tensor) or not result.is_meta or self.known(result).law is not None:
+        if not isinstance(result, Tensor) or self.known(result).law is not None:
             return
         operator = name.strip("_") if name.startswith("__") else name
         found = self.known(target).law
@@ -229,6 +257,12 @@ class DrawRecorder(Mode):
         elif operator in _ELEMENTWISE and alone:
             law = found if isinstance(found, Distribution) else measured_distribution(found)
             self.keep(result, _function_of(law, func, args, kwargs))
+
+
+def _with_numbers(law: Distribution, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Distribution | None:
+    """After a function of each entry and of numbers; None where other tensors take part."""
+    others = any(isinstance(item, Tensor) and item.dim() for item in (*args[1:], *kwargs.values()))
+    return None if others else _function_of(law, func, args, kwargs)
 
 
 def _function_of(law: Distribution, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Distribution:

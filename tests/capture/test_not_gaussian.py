@@ -324,3 +324,23 @@ def test_a_norm_of_attention_whose_scale_varies_is_drawn(norm):
         error = 5.0 * row.errors["grad_second_moment"] + 0.15 * row.grad_second_moment
         assert abs(found.grad_second_moment - row.grad_second_moment) < error, name
         assert "scale that varies" not in found.reason
+
+
+class Scaled(nn.Module):
+    """Every channel has a factor of its own before a norm over the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(24, 64, bias=False), nn.Linear(64, 8)
+        self.norm = nn.BatchNorm1d(64, eps=0.1)
+        nn.init.normal_(self.first.weight, std=0.2)
+        self.factor = nn.Parameter(torch.empty(64).uniform_(0.2, 2.0))
+
+    def forward(self, x):
+        return self.last(self.norm(torch.relu(self.first(x) * self.factor)))
+
+
+def test_a_norm_over_the_batch_takes_out_what_a_channel_is_scaled_by(agreement):
+    inputs = torch.randn(24, 24, generator=torch.Generator().manual_seed(0))
+    predicted = agreement(Scaled, inputs, seeds=96, training=True)
+    assert predicted["norm"].status == "sampled"

@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.distributions import STRUCTURED, UNKNOWN, build, distribution, independence, skeleton_of
+from sigprop.distributions import (
+    STRUCTURED,
+    UNKNOWN,
+    build,
+    distribution,
+    independence,
+    read_parameters,
+    skeleton_of,
+)
 from sigprop.distributions.independence import kind_of
 
 SIDE = 96
@@ -232,3 +240,45 @@ def test_structure_is_noticed(tensor):
 
 def test_an_orthogonal_matrix_is_called_so():
     assert kind_of(nn.init.orthogonal_(torch.empty(64, 32))) == "orthogonal"
+
+
+class OfNumbers(nn.Module):
+    """Parameters made of random numbers, in the ways of constructors."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn, self.scaled = nn.Parameter(torch.randn(4)), nn.Parameter(0.5 * torch.randn(4) + 1.0)
+        self.filled = nn.Parameter(torch.empty(4).uniform_(0.0, 2.0))
+        self.shifted, self.moved = nn.Parameter(torch.rand(4) - 0.5), nn.Parameter(torch.randn(2, 2).t() / 2)
+        self.written, self.copied = (nn.Parameter(torch.zeros(4)) for _ in range(2))
+        with torch.no_grad():
+            self.copied.copy_(torch.randn(4))
+        self.written.data = torch.randn(4)
+
+
+def test_few_random_numbers_say_less_than_how_they_were_made():
+    laws = {name: law for name, _, law, _ in read_parameters(build(OfNumbers))}
+    known = {"drawn": (0, 1), "scaled": (1, 0.25), "filled": (1, 1 / 3), "shifted": (0, 1 / 12), "moved": (0, 0.25)}
+    known |= {"written": (0, 1), "copied": (0, 1)}
+    for name, (mean, variance) in known.items():
+        assert laws[name].mean == pytest.approx(mean, abs=1e-6), name
+        assert laws[name].variance == pytest.approx(variance, rel=1e-3), name
+
+
+class Changed(nn.Module):
+    """Something else is done to random numbers before they are a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        numbers = [torch.randn(64, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+        numbers[0][:32] = 5.0
+        numbers[1].mul_(torch.arange(64))
+        numbers[2].exponential_()
+        self.parts = nn.ParameterList(nn.Parameter(item) for item in numbers)
+
+
+def test_numbers_that_were_changed_are_measured():
+    variances = [law.variance for _, _, law, _ in read_parameters(build(Changed))]
+    assert variances[0] > 4.0
+    assert variances[1] > 100.0
+    assert variances[2] != pytest.approx(1.0, rel=1e-3)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, rule
+from sigprop.capture.ensemble import parts_of_sources, records_between
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles, places_along
 from sigprop.capture.record import Call, Field, Function, Weight, few_entries
 from sigprop.capture.rules.operands import bound_to, concrete_field, weight_field
@@ -185,10 +186,19 @@ def _of_batch(
     told, bound = _affine(weight, bias)
     call, few = _stateless(call, x, weight, bias, epsilon), few_entries(x.layout.positions)
     few = few or _few_dimensions(capture, x)
-    if x.base.is_drawn:
+    if x.base.is_drawn or _scales_channels(capture, x):
         inputs = [item for item in (x, weight, bias) if item is not None]
-        return capture.drawn_field(x.layout, call, inputs, "BatchNorm of sums of few products", is_drawn=True)
+        return capture.drawn_field(x.layout, call, inputs, "BatchNorm of channels that are not Gaussian", is_drawn=True)
     return capture.field_of(FiniteBatchNorm(epsilon=epsilon, **told), x, x.layout, call, bound, of_few=few)
+
+
+def _scales_channels(capture: Capture, x: Field) -> bool:
+    """Whether each channel has a random factor of its own, the same at all positions, inside a function."""
+    if x.is_source:
+        return False
+    weights = (item for item in records_between(x, parts_of_sources(x)) if isinstance(item, Weight))
+    factors = (item for item in weights if math.prod(item.shape) == max(item.shape, default=1) == x.layout.channels)
+    return any(capture.states.law(item).variance > 0.0 for item in factors)
 
 
 def _few_dimensions(capture: Capture, x: Field) -> int:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sigprop.capture import build, predict
+from sigprop.capture.rules import contraction
 from sigprop.graph.evaluate import ROUTED
 from sigprop.measurement import measure
 
@@ -144,3 +145,31 @@ def test_a_choice_that_sends_tokens_and_takes_them_back_is_one(kind):
     found = [item for item in found if item.standard_error > 0.0 and item.column != "mean"]
     assert len(found) > 12
     assert max(abs(item.error) / (item.standard_error + 0.02 * item.reference) for item in found) < 5.0
+
+
+class Sent(nn.Module):
+    """Shares that are zero at what is not chosen multiply what experts see (Llama 4)."""
+
+    def __init__(self, width=48):
+        super().__init__()
+        self.first, self.router = nn.Linear(24, width), nn.Linear(width, 4, bias=False)
+        self.gates, self.back = (nn.Parameter(torch.randn(4, width, n) / width**0.5) for n in (2 * width, width))
+
+    def forward(self, x):
+        x = self.first(x).flatten(0, 1)
+        best = self.router(x).topk(1, -1)
+        shares = torch.full((len(x), 4), -math.inf).scatter(-1, best.indices, best.values).sigmoid()
+        seen = (x.repeat(4, 1) * shares.T.reshape(-1, 1)).view(4, len(x), -1)
+        gate, up = torch.bmm(seen, self.gates).chunk(2, -1)
+        return torch.bmm(F.silu(gate) * up, self.back).sum(0)
+
+
+def test_products_of_what_is_sent_or_zero(agreement):
+    """A quarter of the gradients: where one of four tokens is there, the square of its energy is four times that of the
+    average."""
+    agreement(Sent, TOKENS, loss="noise", seeds=64)
+
+
+def test_many_weights_behind_what_is_sent_are_guesses(monkeypatch):
+    monkeypatch.setattr(contraction, "DRAWN", 16)
+    assert {row.status for row in predict(build(Sent), TOKENS, loss="noise").parameters} == {"assumed"}

@@ -273,6 +273,9 @@ def contract(
     inputs = (x, weight) if bias is None else (x, weight, bias)
     if any(axis.role == KEY and axis not in axes for dim in x.layout.dims for axis in dim):
         return capture.drawn_field(layout, call, inputs, "a weight that pairs of positions share, sampled")
+    sent = role == CHANNEL and _is_sent(capture, x)
+    if sent and math.prod(weight.shape) <= DRAWN:
+        return capture.drawn_field(layout, call, inputs, "what a choice lets through, sampled")
     node = _taken_in(capture, x, taken, axes)
     node = _apart(capture, node, kept, [axis for c in shared for axis in dims[c] if axis.is_position])
     fan_in, fan_out = math.prod(sizes[c] for c in summed), math.prod(sizes[c] for c in new)
@@ -292,7 +295,7 @@ def contract(
     bound = {"weight": (weight, fan_in * fan_out * apart * uses)}
     if bias is not None:
         bound["bias"] = (bias, math.prod(bias.shape) * uses)
-    node = _linear(capture, op, node, bound)
+    node = _linear(capture, op, node, bound, (SENT,) if sent else ())
     if role == TOKEN and fan_out > 1:
         node = capture.apply(ChannelsToPositions(fan_out), node)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
@@ -326,7 +329,23 @@ def _channels_of(layout: Layout, but: list[Axis]) -> int:
     return math.prod(axis.size for axis in channels if axis not in but)
 
 
-def _linear(capture: Capture, op: Linear, node: Node, bound: dict[str, tuple[Weight, int]]) -> Node:
+SENT = "functions of what a choice lets through, and of zeros elsewhere"
+LET_THROUGH = 0.25
+"""Relative variance of squared norms, from which on a choice decides which positions are there at all."""
+DRAWN = 1 << 20
+"""Entries of a weight that are drawn with such a choice."""
+
+
+def _is_sent(capture: Capture, x: Field) -> bool:
+    """Whether positions are there or zero by a choice, as the tokens of an expert: functions of them see either."""
+    if x.is_source or not x.is_choice:
+        return False
+    return float(capture.states.signal(x.node).fluctuation.norm) > LET_THROUGH * x.layout.channels
+
+
+def _linear(
+    capture: Capture, op: Linear, node: Node, bound: dict[str, tuple[Weight, int]], doubts: tuple[str, ...] = ()
+) -> Node:
     """A linear map with the parameters that are bound to it, each with how many entries get the gradient of one."""
-    doubts = capture.states.weights_behind.doubts_of_return(op, bound, node)
+    doubts = (*doubts, *capture.states.weights_behind.doubts_of_return(op, bound, node))
     return capture.apply(tied(capture.graph, op, bound["weight"][0]), node, weights=bound, doubts=doubts)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sigprop.theory.corrections.along_signal import alignment_of
 from sigprop.theory.corrections.gates import projected
 from sigprop.theory.corrections.kurtosis import over_batch
 from sigprop.theory.corrections.pairs import left_to_the_next
@@ -80,7 +81,8 @@ class FiniteBatchNorm(BatchNorm):
     """BatchNorm over `n` positions, to first order in what a finite batch does; `K` and `G` at the output.
 
     Forward   as `BatchNorm`
-    Backward  `G_x = E[1/v] (G - (K G + G K)/n + (K tr(K G) + 2 K G K)/n^2)` after centring `G`
+    Backward  `G_x = E[1/v] (G - (K G + G K)/n + (K tr(K G) + 2 K G K)/n^2)` after centring `G`, which has lost what a
+              slope has along the channel
 
     The variance `v` of a channel over the batch fluctuates; the mean of its inverse is
     `int_0^inf prod_i (1 + 2 s k_i / n)^(-1/2) ds` over the eigenvalues `k_i` of the kernel. The projection takes out
@@ -111,12 +113,13 @@ class FiniteBatchNorm(BatchNorm):
         count = centred.tokens
         unit = centred.values / level
         made = Dense(unit * self.gain_second_moment)
-        along, inner = projected(gradient.kernel.values, made.values)
+        kernel = _across(gradient, made)
+        along, inner = projected(kernel, made.values)
         for item in self._unbiased(gradient).through_activation.gradients:
             one, both = item.projection(made)
             along, inner = along + one, inner + both
         scale = count * self.gain_second_moment
-        values = gradient.kernel.values - (along + along.T) / scale + inner / scale**2
+        values = kernel - (along + along.T) / scale + inner / scale**2
         values = Dense(values).centred().values * (self._inverse(unit / count) * self.gain_second_moment / level)
         return (self._left(gradient, Dense(values), *inputs),)
 
@@ -129,6 +132,16 @@ class FiniteBatchNorm(BatchNorm):
         level = kernel.diagonal()
         more = (before * level[:, None] * level).sum() / (2.0 * kernel.square().sum())
         return 1.0 + (found - 1.0) * (1.0 + more).clamp_min(0.0)
+
+
+def _across(gradient: Gradient, output: Dense) -> Tensor:
+    """`G` less the part `mu y` that is along each whole channel: with `M` the alignment and `mu = tr M / tr K_y` it
+    loses `mu (M + M') - mu^2 K_y`."""
+    if not isinstance(gradient.along_signal.slope, Tensor):
+        return gradient.kernel.values
+    aligned = alignment_of(gradient, output)
+    part = aligned.diagonal().sum() / output.diagonal.sum().clamp_min(1e-300)
+    return gradient.kernel.values - part * (aligned + aligned.T) + part**2 * output.values
 
 
 def _mean_inverse(kernel: Tensor) -> Tensor:

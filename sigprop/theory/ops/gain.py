@@ -50,7 +50,11 @@ class Gain(Factors):
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
-        pairs, common = gradient.kernel.values * x.kernel.values, aligned_gain(gradient, x.kernel)
+        square = max(self.second_moment, 1e-300)
+        pairs, common = (
+            gradient.kernel.values * x.kernel.values,
+            aligned_gain(gradient, x.kernel.scale(square)) / square,
+        )
         found = gradient.through_activation.gradients
         if found and self.mean:
             made = self.forward(x)

@@ -10,7 +10,8 @@ from torch.nn.functional import pad
 
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op
-from sigprop.theory.states import ALL_TRANSFORMED, KEPT, Gradient, Signal, ThroughActivation, ended
+from sigprop.theory.ops.linear import leaning
+from sigprop.theory.states import ALL_TRANSFORMED, KEPT, AlongSignal, Gradient, Signal, ThroughActivation, ended
 
 LARGEST = 1 << 22
 """Entries of a kernel that are looked at, at most, to see how far the positions of a row are correlated."""
@@ -36,9 +37,7 @@ class PositionsToChannels(Op):
     times that, from the expected kernel and from its own fluctuation.
     """
 
-    carries = ALL_TRANSFORMED.but(
-        along_signal=ended("a slope over positions would become one over channels, which is not followed")
-    )
+    carries = ALL_TRANSFORMED
 
     rows: Tensor
     width: int
@@ -106,9 +105,25 @@ class PositionsToChannels(Op):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         through = ThroughActivation(gain_excess=gradient.through_activation.gain_excess)
-        kernel = self._spread_out(gradient.kernel, inputs[0].kernel.tokens)
-        directions = gradient.directions.at_part(self._part(inputs[0].kernel))
-        return (self.carries.gradient(gradient, kernel, directions=directions, through_activation=through),)
+        (x,) = inputs
+        free, along = gradient.kernel, AlongSignal()
+        if isinstance(gradient.along_signal.slope, Tensor) and isinstance(x.kernel, Dense):
+            slope = gradient.along_signal.slope
+            free = free.like(free.values - leaning(output.kernel.values, slope, 0.0))
+            along = AlongSignal(self._onto(slope, x.kernel.tokens))
+        kernel = self._spread_out(free, x.kernel.tokens)
+        if isinstance(along.slope, Tensor):
+            kernel = kernel.like(kernel.values + leaning(x.kernel.values, along.slope, 0.0))
+        parts = {"directions": gradient.directions.at_part(self._part(x.kernel)), "along_signal": along}
+        return (self.carries.gradient(gradient, kernel, through_activation=through, **parts),)
+
+    def _onto(self, slope: Tensor, size: int) -> Tensor:
+        """The slope on the positions that were taken in: `g_p = sum B_rs x_rows(s,q)` over all `rows(r,q) = p`."""
+        if slope.ndim == 2:
+            return self._spread_out(Dense(slope), size).values
+        rows = self.rows.where(self.rows >= 0, size)
+        made = torch.zeros(size + 1, dtype=slope.dtype)
+        return made.index_add(0, rows.flatten(), slope.repeat_interleave(rows.shape[1]))[:size]
 
     def _part(self, kernel: Kernel) -> Tensor | float:
         """Share of a position in the squared norm of a row, on average."""

@@ -111,7 +111,7 @@ def _like(capture: Capture, call: Call, result: Tensor, fields: list[Field], out
 def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
     same = [item.layout for item in fields if item.shape == shape]
     if same:
-        return max(same, key=lambda layout: (layout.has_keys, layout.positions))
+        return max(same, key=lambda layout: (layout.has_keys, _ends_in_channels(layout), layout.positions))
     try:
         layout, _ = common_layout([item.layout for item in fields])
     except Misaligned:
@@ -123,6 +123,11 @@ def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
         given = ", ".join(str(item.shape) for item in fields)
         raise no_rule(call, f"it makes {shape} of {given}, and it is not known which of its dimensions are tokens")
     return found
+
+
+def _ends_in_channels(layout: Layout) -> bool:
+    """Where two tensors of one shape see its dimensions otherwise, modules that map and norm the last one are right."""
+    return bool(layout.dims) and not any(axis.is_position for axis in layout.dims[-1])
 
 
 def _extended(shape: tuple[int, ...], fields: list[Field]) -> Layout | None:

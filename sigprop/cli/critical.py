@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +34,7 @@ def critical_command(
     network = architecture(read_activation(activation), norm, residual, stages, **parse_settings(settings or []))
     result = criticality(network)
     if json:
-        show(json_module.dumps(asdict(result) | {"advice": advice(network, result)}))
+        show(asdict(result) | {"advice": advice(network, result)})
         return
     show(f"{result.activation}, norm {result.norm}, residual {result.residual:g} ({result.status})")
     show(advice(network, result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -19,14 +20,15 @@ from sigprop.grid import WIDTH, Grid, filled
 
 
 def show(*parts: Any) -> None:
-    """Print text and tables, one after the other."""
+    """Print text, tables, and plain data as JSON, one after the other."""
     SIGN.stop()
     for part in parts:
-        typer.echo(part.text(width()) if isinstance(part, Grid) else _text(str(part)))
-
-
-def _text(text: str) -> str:
-    return text if text.startswith(("{", "[")) else filled(text, width())
+        if isinstance(part, Grid):
+            typer.echo(part.text(width()))
+        elif isinstance(part, (dict, list)):
+            typer.echo(json.dumps(part, indent=1))
+        else:
+            typer.echo(part if part.startswith(("{", "[")) else filled(part, width()))
 
 
 def width() -> int:

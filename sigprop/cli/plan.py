@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,8 +65,7 @@ def plan_command(
         show(*(f"not expressed: {row}" for row in exported.not_expressed) if out is not None else ())
         return
     if json:
-        found = {"plan": made.to_dict(), "predicted": [item.to_dict() for item in predicted]}
-        show(json_module.dumps(found, indent=1))
+        show({"plan": made.to_dict(), "predicted": [item.to_dict() for item in predicted]})
         return
     _show(made, predicted, out)
 
@@ -152,7 +150,7 @@ def recipes_command(json: Json = False) -> None:
 
     found = [{key: getattr(item, key) for key in KEYS} for item in RECIPES.values()]
     if json:
-        show(json_module.dumps(found, indent=1))
+        show(found)
         return
     rows = [[str(item[key]) for key in KEYS[:4]] for item in found]
     show(Grid(["name", "paper", "applies to", "effect"], rows, title="recipes", wrapped=(1, 2, 3)))

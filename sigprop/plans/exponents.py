@@ -4,48 +4,10 @@ Multiplier exponents `a` and initialization exponents `b` per role, in exact ari
 
     h_{l+1} = d^{-a_l} W_l h_l,    Var W_l = d^{-2 b_l},    learning rate_l = C d^{-c_l}
 
-Learning-rate exponents `c` depend on the optimizer: `solve` finds them. A parametrization may also fix them.
-Reference: Stratos, eqs. (1), (2), (11) and Table 1.
-
-Alignment: how strongly updates and activations line up, as exponents of the width.
-
-    RMS(W_l dh_l)  = d^{omega_l} RMS(W_l)  RMS(dh_l)
-    RMS(dW_l h_l)  = d^{alpha_l} RMS(dW_l) RMS(h_l)
-    RMS(dW_l dh_l) = d^{u_l}     RMS(dW_l) RMS(dh_l)
-
-1/2 means independent (a random walk over `d` terms), 1 fully aligned. `full` is the usual assumption of the
-learning-rate tables; it leaves the readout at omega = 1/2. `readout` also lets the readout align with the
-features' change (omega = 1), which muP guards against and which is what a linear model shows.
-Reference: Stratos, eqs. (15) to (17); Everett et al. 2024.
-
-Optimizers as rules for the size of an update.
-
-With gradient `RMS(W'_l) = d^{-g_l}` the entries of the update are `d^{-e_l}`,
-
-    sgd, momentum           e = c + g
-    adam, adamw, sign, lion e = c            (also soap, and shampoo grafted to adam)
-    adafactor, adamh        e = c + b            (relative step: times RMS(W))
-    muon                    e = c + (entry of the orthogonal factor) - (exponent of its scale)
-
-and the change of the layer's output is `d^{-a} RMS(dW h) = d^{-(a + e - alpha)}`. The orthogonal factor of a
-hidden matrix preserves the norm of what it acts on, so its response does not depend on the alignment: a full
-rank factor has entries d^{-1/2} and alpha = 1/2, a factor of rank one has entries 1/d and alpha = 1.
-
-AdamH and MuonH turn a matrix by an angle and keep its norm, so that their step is relative to it; NorMuon gives the
-rows of Muon's update one size. SOAP is Adam in another basis; Shampoo is meant as it is run, with each tensor's update
-given the size of Adam's (without that it is `muon:none`). Muon's scales, for a matrix of `rows` outputs and `columns`
-inputs: `none` 1; `shape` sqrt(max(1, rows/columns)) (torch's "original"); `rms` sqrt(max(rows, columns)) (torch's
-"match_rms_adamw", Megatron's "spectral"); `unit` sqrt(rows/columns) (Megatron's "unit_rms_norm").
-Reference: Stratos, eq. (12); for Muon derived here from the singular values of the update.
-
-The largest stable learning rates (`solve`): every activation's change is to be at most order one, so the smallest
-admissible exponents are, with the features' change held at `d^{-r}`,
-
-    a_0 + e_0 = r,   a_h + e_h = max(r + alpha, u),   a_o + e_o = max(alpha, u - r),   r = max(0, omega_o - A)
-
-where `A = a_o + b_o`. With A >= omega_o (muP, MF, or an unaligned readout) features move at order one;
-otherwise the logits would grow like d^{omega_o - A}, and the features must move less: the lazy regime.
-Reference: Stratos, eqs. (18) to (24).
+`solve` finds the learning-rate exponents `c` of an optimizer under an alignment, the largest that are stable.
+docs/reference/exponents.md has the algebra: alignments, optimizers as rules for the size of an update, the solution.
+Reference: Stratos, eqs. (1), (2), (11), (12), (15) to (24) and Table 1; Everett et al. 2024; for Muon derived here from
+the singular values of the update.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """Optimizers for matrices: Muon for weights of more than two dimensions, and training on the sphere.
 
 A convolution is one matrix, outputs by all that a filter reads (or one for each of its groups); any other weight
-(stacked experts) is a stack of matrices along its first dimensions, each with an orthogonal update of its own. Two
-dimensions train as with `torch.optim.Muon`: momentum, Newton-Schulz steps in bfloat16, decoupled decay, and its two
-scales of the rate.
-References: Jordan et al. 2024, Muon (convolutions flattened); Liu et al. 2025, Muon is Scalable (experts one by one).
+(stacked experts) is a stack of matrices along its first dimensions. Two dimensions train as with `torch.optim.Muon`.
 
-On the sphere every matrix keeps the Frobenius norm that it starts with, and a step turns it by an angle.
+On the sphere every matrix keeps the Frobenius norm that it starts with, and a step turns it by an angle:
 
     w <- r (w - lr r u / |u|) / |w - lr r u / |u||,   r = |w| at the first step
 
-with `u` Adam's update (`AdamH`) or Muon's (`MuonH`). The moments that a plan sets then hold for the whole
-run, up to what correlations learn, and weight decay has nothing to do. A matrix that starts at zero has no norm to
-keep, and is refused. Reference: Wen et al. 2026, Hyperball; Ren et al. 2026, HyperP.
+with `u` Adam's update (`AdamH`) or Muon's (`MuonH`). References: Jordan et al. 2024, Muon (convolutions flattened); Liu
+et al. 2025, Muon is Scalable (experts one by one); Wen et al. 2026, Hyperball; Ren et al. 2026, HyperP.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Few optimizer groups for many learning rates: a weight that carries a factor is stepped in the scale it had without.
 
-A folded branch scale gives every layer's last weight a rate of its own, and torch runs one kernel for each group. But
-written as `p = s q`, the weight `q` takes the same rate, decay and epsilon as its neighbours (the table of
-`multipliers.py`, read backwards):
+A weight written as `p = s q` has a rate of its own, and torch runs one kernel for each group; `q` takes the same rate,
+decay and epsilon as its neighbours (the table of `multipliers.py`, read backwards):
 
     adam, adamw, lion   lr = s lr_q      eps = eps_q / s     lr decay = lr_q decay_q  (not adam's, which is a gradient)
     sgd, momentum       lr = s^2 lr_q                        lr decay = lr_q decay_q
 
-So groups that agree in `lr eps` and `lr decay` become one, which holds the factors in `own_scale`. A step divides the
-few weights with a factor by it, multiplies their gradients with it, steps, and puts both back: the same trajectory.
-On a CPU, where kernels are not what a step waits for, each weight is stepped with its own settings instead.
+So groups that agree in `lr eps` and `lr decay` become one, which holds the factors in `own_scale`. On a CPU, where
+kernels are not what a step waits for, each weight is stepped with its own settings instead.
 """
 
 from __future__ import annotations

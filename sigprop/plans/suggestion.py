@@ -1,13 +1,8 @@
 r"""A learning rate to start with, from the responses that a plan was made with (`plans/scaling/budget.py`).
 
-Adam: the rate at which the update of a hidden matrix, aligned with what it reads, moves its output by as much as the
-matrix puts out: a response of one, for a batch of 4,096 targets (tokens with a label, images). Fewer targets make
-gradients noisier, and the swept rates fall like the fourth root of their number. AdamH likewise, as an angle.
-
-Muon: a step moves a layer's output by a known share of it, whatever it is aligned with; the rate is that of 1/32.
-
-Two cases lie off by factors that no theory here gives, and take the middle of what was swept: models whose norms
-follow the sums (12 optima, 0.2 to 0.9 of the theory's rate) and the depth rule `linear` (11 optima, 1.1 to 2.3).
+docs/do/plan.md says what it rests on. Two cases lie off by factors that no theory here gives, and take the middle of
+what was swept: models whose norms follow the sums (12 optima, 0.2 to 0.9 of the theory's rate) and the depth rule
+`linear` (11 optima, 1.1 to 2.3).
 """
 
 from __future__ import annotations

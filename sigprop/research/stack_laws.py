@@ -22,6 +22,7 @@ from sigprop.results import SiteRow
 
 CONSTANT_RANGE = 3.0
 LINEAR_ERROR = 0.1
+COLLAPSED = 0.99
 BRANCH = re.compile(r".*blocks\.(\d+)\.(?:attention|cross_attention|mlp)")
 
 
@@ -123,8 +124,8 @@ class StackLaws:
     """What a stack does from end to end.
 
     `forward_ratio` is the variance of the last block over that of the first, `gradient_ratio` the gradient variance
-    of the first block over that of the last; `collapse_layer` the first block whose token correlation passes a
-    threshold, if any; sensitivity the relative variance that branches add, summed (mean) or robustly (median).
+    of the first block over that of the last; `collapse_layer` the first block whose token correlation passes
+    `COLLAPSED`, if any; sensitivity the relative variance that branches add, summed (mean) or robustly (median).
     """
 
     forward_ratio: float
@@ -136,12 +137,11 @@ class StackLaws:
     sensitivity_median: float
 
 
-def stack_laws(blueprint: Transformer, collapse: float = 0.99) -> StackLaws:
+def stack_laws(blueprint: Transformer) -> StackLaws:
     """The laws of one stack, predicted."""
-    require(0.0 < collapse < 1.0, "collapse", collapse, "between 0 and 1")
     sites = predict(blueprint).sites
     rows, shares = block_rows(sites), added_shares(blueprint, sites)
-    passed = [index for index, row in enumerate(rows) if row.token_correlation > collapse]
+    passed = [index for index, row in enumerate(rows) if row.token_correlation > COLLAPSED]
     return StackLaws(
         rows[-1].variance / rows[0].variance,
         rows[0].grad_variance / rows[-1].grad_variance,

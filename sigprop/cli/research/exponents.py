@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,7 +31,7 @@ def exponents_command(
     entry = read_parametrization(parametrization)
     verdict = classify(entry, read_optimizer(optimizer), read_alignment(alignment), depth)
     if json:
-        show(json_format.dumps(_data(entry, verdict, optimizer, alignment), indent=1))
+        show(_data(entry, verdict, optimizer, alignment))
     else:
         _print(entry, verdict, f"{entry.name}, {optimizer}, {alignment} alignment")
     if not verdict.stable:

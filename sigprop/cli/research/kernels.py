@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as as_json
 from typing import Annotated
 
 import typer
@@ -40,6 +39,6 @@ def kernels_command(
         for overlap, nngp, ntk in zip(asked.tolist(), found.nngp[0].tolist(), found.ntk[0].tolist(), strict=True)
     ]
     if json:
-        show(as_json.dumps(rows))
+        show(rows)
         return
     show(Grid(list(rows[0]), [[f"{value:.4g}" for value in row.values()] for row in rows]))

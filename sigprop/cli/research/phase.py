@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,7 +109,7 @@ def phase_command(
         above = drawn_above(plane, None if measure else diagram)
         phase_figure([Panel(_title(model, network), diagram, **above)], figure)
     if json:
-        show(json_module.dumps(diagram.to_dict()))
+        show(diagram.to_dict())
         return
     _summary(diagram, figure)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json as as_json
 import sys
 from enum import Enum
 from pathlib import Path
@@ -40,14 +39,14 @@ def reproduce_command(
     known = _studies("reproductions")
     if name == "list":
         rows = _listed(known.every_claim(), protocol.records())
-        show(as_json.dumps(rows) if json else Grid(list(rows[0]), [list(row.values()) for row in rows], wrapped=(1, 3)))
+        show(rows if json else Grid(list(rows[0]), [list(row.values()) for row in rows], wrapped=(1, 3)))
         return
     item = known.reproduction(name)
     require_device(device)
     store = out or protocol.STORE
     setting = protocol.Setting(scale.value, device, data, (out or Path("out")) / "parts" / f"{item.id}.{scale.value}")
     record = protocol.reproduce(item, setting, store)
-    show(as_json.dumps(record) if json else _told(record))
+    show(record if json else _told(record))
 
 
 def _studies(module: str) -> Any:

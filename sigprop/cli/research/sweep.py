@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as as_json
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -58,7 +57,7 @@ def show_command(
 
     if sql is not None:
         rows = query(folder, sql)
-        show(as_json.dumps(rows) if json else _grid(rows))
+        show(rows if json else _grid(rows))
         return
     best = best_rates(folder)
     if not best:
@@ -77,7 +76,7 @@ def show_command(
         }
         for item in best
     ]
-    show(as_json.dumps(rows) if json else _grid(rows))
+    show(rows if json else _grid(rows))
 
 
 def _grid(rows: list[dict[str, Any]]) -> Grid:

@@ -23,13 +23,10 @@ class TensorBoard:
 
     name = "tensorboard"
 
-    def __init__(self, folder: str | Path, writer: Any = None):
-        self._own = writer is None
-        if writer is None:
-            from torch.utils.tensorboard import SummaryWriter
+    def __init__(self, folder: str | Path):
+        from torch.utils.tensorboard import SummaryWriter
 
-            writer = SummaryWriter(str(Path(folder) / "tensorboard"))
-        self._writer = writer
+        self._writer = SummaryWriter(str(Path(folder) / "tensorboard"))
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         for key, value in scalars.items():
@@ -40,8 +37,7 @@ class TensorBoard:
         self._writer.add_text(f"findings/{finding.name}", f"{finding.title}\n\n{finding.cause}", step)
 
     def close(self) -> None:
-        if self._own:
-            self._writer.close()
+        self._writer.close()
 
 
 @sink
@@ -72,13 +68,12 @@ class Mlflow:
 
 @sink
 class Trackio:
-    """A local tracker, in a run of its own unless one is given."""
+    """A local tracker, in a run of its own."""
 
     name = "trackio"
 
-    def __init__(self, folder: str | Path, run: Any = None):
-        self._own = run is None
-        self._run = run or importlib.import_module("trackio").init(project="sigprop")
+    def __init__(self, folder: str | Path):
+        self._own, self._run = True, importlib.import_module("trackio").init(project="sigprop")
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         self._run.log(_named(scalars), step=step)
@@ -97,11 +92,10 @@ class Wandb(Trackio):
 
     name = "wandb"
 
-    def __init__(self, folder: str | Path, run: Any = None):
+    def __init__(self, folder: str | Path):
         wandb = importlib.import_module("wandb")
-        given = run or wandb.run
-        super().__init__(folder, given or wandb.init(dir=str(folder), project="sigprop"))
-        self._own = given is None
+        self._own = wandb.run is None
+        self._run = wandb.run or wandb.init(dir=str(folder), project="sigprop")
         self._run.define_metric(STEP)
         self._run.define_metric("sigprop/*", step_metric=STEP)
 

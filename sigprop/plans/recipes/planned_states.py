@@ -17,7 +17,7 @@ from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.graph.evaluate import Evaluation, uses_of
 from sigprop.graph.graph import Node
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.rows import RECIPES, init_all, scale_rows, times
+from sigprop.plans.recipes.rows import RECIPES, init_all, times
 from sigprop.results import Init
 from sigprop.structure import Structure
 from sigprop.theory.ops.residual import Residual
@@ -158,21 +158,14 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def predict_plan(structure: Structure, recipe: str | None, unit_start: bool = False, **options: Any) -> PredictedPlan:
-    """Predict a model under a recipe (None: as the model initializes itself), gradients of its loss or of white noise.
-
-    `unit_start` initializes embeddings for unit variance at the start of the stream, whatever the recipe says of them.
-    """
+def predict_plan(structure: Structure, recipe: str | None, **options: Any) -> PredictedPlan:
+    """Predict a model under a recipe (None: as it initializes itself), gradients of its loss or of white noise."""
     structure.require("a predict_plan", "junctions")
     if recipe is None:
         made = init_all(structure, lambda item, role, size: Init("keep"), embedding=None)
         rows = [type(row)(row.name, row.shape, Init("keep")) for row in made.parameters]
         return predict_made(structure, Plan(rows), "as it is")
-    made = RECIPES[recipe](structure, **options)
-    if unit_start:
-        factor = 1.0 / math.sqrt(start_variance(structure, made))
-        made = scale_rows(made, dict.fromkeys(structure.starting, factor))
-    return predict_made(structure, made, recipe)
+    return predict_made(structure, RECIPES[recipe](structure, **options), recipe)
 
 
 def predict_made(structure: Structure, made: Plan, name: str) -> PredictedPlan:

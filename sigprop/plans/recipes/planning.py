@@ -1,28 +1,19 @@
 r"""`plan`: any registered recipe, for any model, as a `Plan`, and what follows a recipe.
 
-Junctions are scaled by hooks on the modules that compute a branch and take the stream in (`plans/hooks.py`); or they
-are folded, `skip * x + branch * f(x)` in an unmodified model, the same training step for step:
-
-Forward. Let `level` be the product of the skip scales since the last norm of the stream. Dividing the stream by its
-level turns every sum into `y + (branch / level) f`, and norms undo the level:
+Junctions are scaled by hooks (`plans/hooks.py`), or folded: `skip * x + branch * f(x)` in an unmodified model, the same
+training step for step (docs/do/recipes.md#scaling-without-surgery). Let `level` be the product of the skip scales since
+the last norm of the stream; dividing the stream by it turns every sum into `y + (branch / level) f`, and norms undo it:
 
     Post-LN   norm(l x + b f) = norm(x + (b/l) f)                     factor b / l
     Pre-LN    x_k = l^k y_k, a final norm undoes the last level       factor b / l^k at the k-th sum
 
-`f` is linear in its last weight and bias, which take the factor s. Norms see their input divided by the level,
-which equals an epsilon multiplied by `1 / level^2` (`match_epsilon` sets it so; else the relative change of a
-norm's output is below `epsilon |1 - level^-2| / (2 variance)`). A gain that enters as `c + w` takes the factor as
-`c + w' = s (c + w)`.
-
-Training. A weight `w' = s w` has the gradient `g' = g / s`; the optimizer's settings that make it follow `s w` exactly
-stand in `multipliers.py`. Of `c + w`, the decay of `w` towards 0 has no counterpart: it is switched off, and the
-trajectory is that of the scaled model without decay of this gain. Clipping the global gradient norm sees `g / s` and is
-not the same clip.
+`f` is linear in its last weight and bias, which take the factor s; a gain that enters as `c + w` as
+`c + w' = s (c + w)`. Norms see their input divided by the level, which equals an epsilon multiplied by `1 / level^2`
+(`match_epsilon`). The optimizer's settings that keep the trajectory stand in `multipliers.py`.
 
 A table that is initialized for the start of the stream with std `s` and is also the readout would give logits of std `s
 sqrt(width)` from a normalized stream. Where that is above one, the factor `1 / (s sqrt(width))` goes into what the
-readout reads: gain and bias of the norm before it, exactly. Frozen weights are the user's: a plan that would initialize
-or scale one is refused.
+readout reads. Frozen weights are the user's: a plan that would initialize or scale one is refused.
 """
 
 from __future__ import annotations

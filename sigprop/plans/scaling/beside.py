@@ -1,7 +1,8 @@
 r"""A model beside its base, or beside a reference of fixed size: what the rules compare, and the sizes they ask for.
 
-The reference is a layer of `REFERENCE_WIDTH` = 128 inputs in a stack of `REFERENCE_LAYERS` = 4 layers. With fan-in `f`,
-stream width `d` and `m = f / 128`, a rule with readout exponent `A` and alignment `alpha` asks of Adam
+The reference is a layer of `REFERENCE_WIDTH` = 128 inputs in a stack of `REFERENCE_LAYERS` = 4 layers
+(docs/do/plan.md#what-lr-means). With fan-in `f`, stream width `d` and `m = f / 128`, a rule with readout exponent `A`
+and alignment `alpha` asks of Adam
 
     matrices, readout, router   lr  m^{-alpha}               (muP: 128 / fan-in)
     input                       lr  min(1, m^{-alpha})
@@ -9,13 +10,6 @@ stream width `d` and `m = f / 128`, a rule with readout exponent `A` and alignme
     positions, tied tables      lr  std sqrt(128)            (not with SGD)
     all but the readout         epsilon  (d/128)^{-A}
     readout                     std  min(1, m^{-(A - 1/2)}) on top of the recipe's, which is taken to go like f^{-1/2}
-
-so that one step moves what a layer puts out by the same amount whatever it reads, and the entries of a table that has
-to be shaped by the same share of their size as those of a layer with 128 inputs. The learning rate that is left is
-the rate of a layer with 128 inputs, and of every vector. A rate tuned at another size is carried by `base=` instead.
-
-What is moved exactly (the scale of attention, of a branch, of a table that the model multiplies, of a tied readout) is
-a factor of the weight with rates that keep its trajectory, so that all parts multiply.
 """
 
 from __future__ import annotations

@@ -6,31 +6,20 @@ Batch size, Adam (Malladi et al. 2022, square-root rule), with `kappa = batch / 
     lr sqrt(kappa),   1 - beta kappa,   epsilon / sqrt(kappa)
 
 Number of steps, `kappa = steps / tuned steps`: `lr kappa^{-p}`, with p = 1/2 from averaging arguments, and p = 0.32 as
-measured for language models over token horizons (Bjorck et al. 2024).
-
-Weight decay. AdamW keeps an average of its updates over `1 / (lr decay)` steps; that time as a fixed share of the run
-(Wang and Aitchison 2024) asks for `decay = 1 / (lr share steps)`. Independent decay (Loshchilov and Hutter 2019;
-Wortsman et al. 2023), `w - lr update - decay w`, is torch's with `decay / lr`. A plan keeps the product of rate and
-decay the same for all parameters, as both rules ask.
-
-`run_settings` puts them together for a run of so many tokens, from the suggested rate. None of these rules was tested
-here beyond the rate's own sweeps (300 and 2,000 steps); the sources' ranges are
+measured for language models over token horizons (Bjorck et al. 2024). AdamW keeps an average of its updates over `1 /
+(lr decay)` steps; that time as a fixed share of the run (Wang and Aitchison 2024) asks for `decay = 1 / (lr share
+steps)`. Independent decay (Loshchilov and Hutter 2019; Wortsman et al. 2023) is torch's with `decay / lr`.
+`run_settings` puts them together; none was tested here beyond the rate's own sweeps (300 and 2,000 steps):
 
     rate      (steps / 300)^{-0.32}, never above one    Bjorck et al. 2024: 25 to 400 billion tokens
     beta_2    1 - 0.05 batch / 2^19, 0.95 to 0.9999     Malladi et al. 2022; Marek et al. 2025: one token to millions
     epsilon   1e-8 sqrt(2^19 / batch), at most 1e-8     Malladi et al. 2022
     decay     an averaging time of a third of the run   Wang and Aitchison 2024: shares from 0.1 to 1
 
-The response is how far one step moves what a matrix puts out, relative to what it puts out, at a rate of one. Adam's
-first update has entries of one size, the rate. Aligned with what a matrix of fan-in `f` and entries of size `sigma`
-reads, `x`, it moves the output by `lr f rms(x)`, while the matrix itself puts out `sigma sqrt(f) rms(x)`:
-
-    response = lr sqrt(f) / sigma
-
-Muon's step has the operator norm `lr c`, `c` its scale of the matrix, whatever it is aligned with; the matrix puts out
-`sigma sqrt(rows) |x|`, so that the response is `lr c / (sigma sqrt(rows))`. On the sphere the step is an angle:
-`lr sqrt(f)` (AdamH), `lr sqrt(max(rows, columns) / rows)` (MuonH). A scale that is folded into a weight multiplies both
-its rate and its size, and cancels. Embeddings and positions are read row by row: `lr / sigma`.
+The response is how far one step at a rate of one, aligned with what a matrix of fan-in `f` and entries of size `sigma`
+reads, moves what it puts out, relative to what it puts out: `sqrt(f) / sigma` for Adam, `c / (sigma sqrt(rows))` for
+Muon with the scale `c`. On the sphere the step is an angle: `sqrt(f)` (AdamH), `sqrt(max(rows, columns) / rows)`
+(MuonH). Embeddings and positions are read row by row: `1 / sigma`.
 """
 
 from __future__ import annotations

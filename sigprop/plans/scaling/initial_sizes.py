@@ -1,18 +1,14 @@
 """How an initialization depends on width and depth, and what a rule multiplies it by.
 
-The model's own: the ratio of the root mean squares of a parameter in the two builds is compared with what the usual
-schemes give (fixed, fan-in, Glorot, fan-out, ...) and set to the exact ratio of the nearest one within its standard
-error, so that the plan can keep the model's own initialization and multiply it by an exact number.
+The model's own: the ratio of root mean squares in the two builds is set to the exact ratio of the nearest usual scheme
+(fixed, fan-in, Glorot, ...) within its standard error, so that the plan multiplies by an exact number.
 
-A recipe's: a rule says how the size of a weight should move from the base (or the reference) to the model. A recipe has
-its own dependence on width: `fan_in^{-1/2}`, Glorot's, none at all. So the recipe is asked for both, and a row is
-multiplied by
+A recipe's: it is asked for both sizes, and a row is multiplied by
 
     size of the recipe at the base / its size at the model * what the rule asks
 
-which gives the recipe's numbers at the base, and the rule's exponents away from it. Without a base the recipe is asked
-for the structure of a model of the reference width; recipes that solve for predicted states are not, their matrices go
-like `fan_in^{-1/2}` by construction.
+Without a base the recipe is asked for the structure of a model of the reference width; recipes that solve for predicted
+states are not, their matrices go like `fan_in^{-1/2}` by construction.
 """
 
 from __future__ import annotations

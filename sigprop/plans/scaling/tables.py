@@ -1,24 +1,14 @@
 r"""Rates of tables and of experts; that of a table of tokens from how often its rows are seen; and the factor of what a
 readout reads that is also the table, in the norm before it where there is one.
 
-Adam steps the entries of a row by its rate, divided by the root of how often the row is seen; a batch of `B` tokens
-holds `n = B p` copies of a token of frequency `p`. One token's gradient agrees with the average one by a share
-`kappa`, so that `n` of them agree by `min(1, kappa sqrt(n))`: what a row travels in its own direction, step by step,
-is that share of its rate, rare rows included (a row that is seen with probability `n` per step steps by `1 / sqrt(n)`
-when it is). Averaged over tokens as they come,
+A row follows the hidden matrices, whose output moves by `kappa` in the direction of one token, where one step changes
+it by the share `step` of its size; `p_v` are the frequencies of tokens, `B` the tokens of a batch:
 
-    A = sum_v p_v min(1, kappa sqrt(B p_v))
+    A = sum_v p_v min(1, kappa sqrt(B p_v)),    step = min(1/2, kappa / A)
 
-A hidden matrix at the rate of response one (`suggestion.py`) moves what it puts out by `kappa` in the direction of one
-token, whose output it shares with all others. The table keeps up with it where one step changes a row by the share
-
-    step = min(1/2, kappa / A)        of the row's size,
-
-at most a half: a row that is changed by all of itself forgets what it has learned. With kappa = 1/4 and batches of a
-few thousand tokens that is a third for bytes and a half for large vocabularies, at any width: relative to hidden
-matrices, whose rate falls like the fan-in, the table's rate grows like the width. (Hayou and Liu 2025 find the root of
-the width for the best ratio at large vocabularies; Kalra and Barkeshli 2026 that this rate is most of muP's benefit.)
-kappa was set on stored runs of 256 to 16,384 tokens, width 128, 1,024 tokens a batch, whose best steps were a half.
+docs/do/plan.md#tables says why. kappa = 1/4 was set on stored runs of 256 to 16,384 tokens, width 128, 1,024 tokens a
+batch, whose best steps were a half. Hayou and Liu 2025 find the root of the width for the best ratio at large
+vocabularies; Kalra and Barkeshli 2026 that this rate is most of muP's benefit.
 """
 
 from __future__ import annotations

@@ -174,7 +174,6 @@ def factor_at_width(
     depth: int,
     width: int,
     inputs: int | None = None,
-    input_square: float = 1.0,
 ) -> Tensor:
     """chi_J of the penultimate block of `depth` layers of `width` channels, on Gaussian inputs (default: any number).
 
@@ -190,9 +189,9 @@ def factor_at_width(
     squares = network.square(grid)
     fourth = network.activation.expectation(lambda x: network.activation(x) ** 4, grid, 0.0)
     excess = (fourth / squares.clamp_min(1e-300) ** 2 - 1).clamp_min(0.0)
-    kernel, share = weight * input_square + bias, torch.ones_like(weight)
+    kernel, share = weight + bias, torch.ones_like(weight)
     if inputs is not None:
-        kernel, share = _weight_fluctuation(kernel, share, 2 / inputs * (weight * input_square / kernel) ** 2)
+        kernel, share = _weight_fluctuation(kernel, share, 2 / inputs * (weight / kernel) ** 2)
     for _ in range(depth - 3):
         branch = weight * _read(squares, kernel)
         noise = (branch / (branch + bias)) ** 2 * _read(excess, kernel) / width

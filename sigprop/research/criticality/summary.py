@@ -41,32 +41,28 @@ class Trajectory:
         return torch.cat([ones, torch.cumprod(self.jacobian_factor[:-1], 0)])
 
 
-def trajectory(
-    network: Architecture, sigma_w: Number, sigma_b: Number, depth: int, input_square: float = 1.0
-) -> Trajectory:
-    """Iterate from the first layer, K^1 = sigma_w^2 (mean square of the inputs) + sigma_b^2."""
+def trajectory(network: Architecture, sigma_w: Number, sigma_b: Number, depth: int) -> Trajectory:
+    """Iterate from unit inputs, K^1 = sigma_w^2 + sigma_b^2."""
     require(depth >= 1, "depth", depth, "at least one layer")
     sigma_w, sigma_b = torch.broadcast_tensors(*as_double(sigma_w, sigma_b))
-    kernels = list(_kernels(network, sigma_w, sigma_b, depth, input_square))
+    kernels = list(_kernels(network, sigma_w, sigma_b, depth))
     factors = [network.jacobian(kernel, sigma_w, sigma_b) for kernel in kernels]
     return Trajectory(torch.stack(kernels), torch.stack(factors))
 
 
-def _kernels(network: Architecture, sigma_w: Any, sigma_b: Any, depth: int, input_square: float) -> Iterator[Tensor]:
+def _kernels(network: Architecture, sigma_w: Any, sigma_b: Any, depth: int) -> Iterator[Tensor]:
     """K^1 .. K^depth."""
-    kernel = sigma_w**2 * input_square + network.bias(sigma_b)
+    kernel = sigma_w**2 + network.bias(sigma_b)
     for layer in range(depth):
         kernel = network.step(kernel, sigma_w, sigma_b) if layer else kernel
         yield kernel
 
 
-def factor_at_depth(
-    network: Architecture, sigma_w: Number, sigma_b: Number, depth: int, input_square: float = 1.0
-) -> Tensor:
+def factor_at_depth(network: Architecture, sigma_w: Number, sigma_b: Number, depth: int) -> Tensor:
     """chi_J of the penultimate block of a network with `depth` layers: at h^{depth - 2}."""
     require(depth >= 3, "depth", depth, "at least three layers, to have a penultimate block")
     sigma_w, sigma_b = torch.broadcast_tensors(*as_double(sigma_w, sigma_b))
-    *_, kernel = _kernels(network, sigma_w, sigma_b, depth - 2, input_square)
+    *_, kernel = _kernels(network, sigma_w, sigma_b, depth - 2)
     return network.jacobian(kernel, sigma_w, sigma_b)
 
 
@@ -102,7 +98,7 @@ def stretched_rate(network: Vanilla, sigma_w: float, sigma_b: float) -> float | 
 
 
 def jacobian_from_input(
-    activation: ActivationFunction, sigma_w: Number, sigma_b: Number, inputs: int, input_square: float = 1.0
+    activation: ActivationFunction, sigma_w: Number, sigma_b: Number, inputs: int
 ) -> tuple[Tensor, Tensor]:
     """J^{0,2} of a network without norm, at finite input width N0, and its infinite-width value.
 
@@ -112,10 +108,10 @@ def jacobian_from_input(
     """
     require(inputs >= 1, "inputs", inputs, "at least one input")
     sigma_w, sigma_b = as_double(sigma_w, sigma_b)
-    kernel = sigma_w**2 * input_square + sigma_b**2
+    kernel = sigma_w**2 + sigma_b**2
     plain = sigma_w**2 * activation.derivative_second_moment(kernel)
     bend = sigma_w**2 * derivative(activation.derivative_second_moment, kernel)
-    corrected = plain + 2 * sigma_w**2 / inputs * bend * input_square
+    corrected = plain + 2 * sigma_w**2 / inputs * bend
     return sigma_w**2 * corrected, sigma_w**2 * plain
 
 
@@ -213,27 +209,19 @@ def predicted_diagram(
     y: Axis,
     fixed: dict[str, float] | None = None,
     norm: str = "none",
-    stages: int = 1,
-    depth: int | None = None,
     **parameters: Any,
 ) -> PhaseDiagram:
-    """chi_J over two of sigma_w, sigma_b and residual; `fixed` sets the third.
-
-    At the fixed point, or with `depth` in the penultimate block of a network of that many layers.
-    """
+    """chi_J at the fixed point over two of sigma_w, sigma_b and residual; `fixed` sets the third."""
     values = plane_values(x, y, fixed, {"sigma_w": 1.0, "sigma_b": 0.0, "residual": 0.0})
     known = get(activation, **parameters)
     mus = values.pop("residual").double()
     grid_w, grid_b = (values[name].double() for name in ("sigma_w", "sigma_b"))
     chi = torch.empty(len(y[1]), len(x[1]), dtype=torch.float64)
     for mu in mus.unique().tolist():
-        network = architecture(known, norm, mu, stages)
-        if depth is None:
-            part = network.jacobian(network.fixed_point(grid_w, grid_b), grid_w, grid_b)
-        else:
-            part = factor_at_depth(network, grid_w, grid_b, depth)
+        network = architecture(known, norm, mu)
+        part = network.jacobian(network.fixed_point(grid_w, grid_b), grid_w, grid_b)
         chi = torch.where(mus == mu, part, chi)
-    settings = {"activation": known.name, "norm": norm, **(fixed or {}), "depth": depth, "source": "theory"}
+    settings = {"activation": known.name, "norm": norm, **(fixed or {}), "source": "theory"}
     return PhaseDiagram.over(x, y, chi.tolist(), None, settings)
 
 

@@ -3,21 +3,18 @@ r"""`unit`: DeepScale by the engine, for any traced model and without data.
 In order of execution, at every residual sum `l x + b f`:
 
     Var f = ratio * Var x        by the std of the branch's last weight
-    l^2 = 1 - b^2,  b^2 = k / N^alpha
+    l^2 = 1 - b^2,  b^2 = k / N^alpha, at most 1/2
 
-so that the scaled stream keeps the variance it starts with; `b^2` is at most 1/2, which counts for one or two layers. A
-number that the model itself multiplies its branches with (Granite) is part of `f`. Embeddings are initialized so that
-it starts with 1. Where the embedding is also the readout, the norm before the readout takes the factor that the logits
-need (`tables.py`); without such a norm the embedding is initialized for the readout, with std `width^{-1/2}` (over the
-root of the number of embeddings that are added), and the stream keeps the variance that this gives it; so it does where
-an embedding is frozen. A branch of experts has several last weights, which take one factor; a gain that enters as `1 +
-w` is set to a constant. Other matrices have variance `1 / fan_in`. Predicted states include causal masks, repeated
-tokens, gates, grouped queries, rotary positions and norms, because they are the interpreter's.
+so that the scaled stream keeps the variance it starts with. Embeddings are initialized so that it starts with 1; one
+that is also the readout, without a norm before the readout, for the readout instead, with std `width^{-1/2}` (over the
+root of the number of embeddings that are added). A branch of experts has several last weights, which take one factor.
+Other matrices have variance `1 / fan_in`.
 
 `score_variance` caps the variance of attention scores over the keys of a query, by the std of query and key (T5 has no
 `1/sqrt(d)`, so its scores would have variance `d`). `correlation_ceiling` and `gradient_ratio` lower `k` until the
 predicted token correlation of the last sum, or the predicted growth of the gradient from the last sum to the first,
 obeys them. The gradient is that of `loss`: by default the model's own, if the batch has labels, else white noise.
+
 Limits: a matrix with pieces of different std counts as one of their average; last weights shared by several branches
 are set at the first.
 """

@@ -8,8 +8,6 @@ alignment alpha, with `m_in` and `m_out` the ratios of fan-in and fan-out to the
     update       m_out^{-r}             m_in^{-alpha} m_out^{-r}     m_in^{-alpha}
     gradient     m_out^{-A}             m_out^{-A}                   1
 
-`A = 1, r = 0` is muP, `A = (1+s)/2, r = (1-s)/2` the family from neural-tangent (s = 0) to maximal-update
-(s = 1). An optimizer turns them into its own multipliers (`multipliers.py`).
 References: Stratos, eqs. (6) to (24); Dinan, Yaida, Zhang, Effective Theory of Transformers, eqs. (1.25) to (1.116).
 """
 

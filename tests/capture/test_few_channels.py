@@ -90,3 +90,25 @@ def test_biases_of_a_convolution_over_tokens(agreement):
     found = agreement(Tokens, x, seeds=64, skip=("mix", "mix.0", "mix.1", "mix.2"))
     assert [row.name for row in found.parameters if row.status == "assumed"] == ["mix.2.bias"]
     assert found.parameter("mix.2.bias").grad_second_moment < 1e-9 * found.parameter("mix.0.bias").grad_second_moment
+
+
+class Moved(nn.Module):
+    """An image that is read at its places and what a map adds to them."""
+
+    def __init__(self, width=24):
+        super().__init__()
+        self.first, self.move = nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, 2, 1)
+        self.seen, self.out = nn.Identity(), nn.Conv2d(width, 8, 1)
+        at = torch.linspace(-1.0, 1.0, 6)
+        self.register_buffer("places", torch.stack(torch.meshgrid(at, at, indexing="xy"), -1))
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        places = self.places + 0.3 * self.move(x).permute(0, 2, 3, 1)
+        return self.out(self.seen(nn.functional.grid_sample(x, places, align_corners=True)))
+
+
+def test_places_that_a_map_moves_stay_places(agreement):
+    """Places were numbers of the same mean and kernel: half of an image was read outside of it."""
+    x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    agreement(Moved, x, seeds=48, skip=("move",))  # cosines of two channels

@@ -14,10 +14,12 @@ from sigprop.capture.capture import Capture, by_rule
 from sigprop.capture.ensemble import joined
 from sigprop.capture.layout import (
     LARGEST,
+    Layout,
     Misaligned,
     as_constant,
     common_layout,
     concrete_kernel,
+    concrete_rows,
     layout_like,
     outer_streams,
     with_streams,
@@ -280,8 +282,22 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
     gaussian = isinstance(op, Residual) and not (first.is_curved or second.is_curved or spread)
     odd = gaussian and any(isinstance(item, Weight) and is_odd(item.distribution) for item in given)
     drawn = [item for item, was in zip((first, second), given, strict=True) if not (odd and isinstance(was, Weight))]
-    sources: Any = None if gaussian and not odd else united(drawn)
-    return Field(layout, lambda _: node, sources, is_odd=odd, call=call, inputs=(first, second))
+    fixed = gaussian and any(_is_apart(capture, item, node, layout) for item in given)
+    sources: Any = None if gaussian and not odd and not fixed else united(drawn)
+    return Field(layout, lambda _: node, sources, is_odd=odd, is_drawn=fixed, call=call, inputs=(first, second))
+
+
+FEW = 32
+"""Channels up to which fixed numbers that differ between them are kept in a sum: where something is, of which little is
+known from how far it is on average."""
+
+
+def _is_apart(capture: Capture, numbers: Any, made: Node, layout: Layout) -> bool:
+    """Whether a sum is fixed numbers in the first place, which differ between few channels (places in an image)."""
+    if not isinstance(numbers, Tensor) or layout.channels > FEW:
+        return False
+    varied = concrete_rows(numbers, layout).var(1, correction=0).mean()
+    return float(varied) > 0.5 * float(capture.states.signal(made).covariance.diagonal.mean())
 
 
 ODD, WIDE = 0.5, 0.5

@@ -12,12 +12,14 @@ class Activity:
     """Shares of units: zero on every position, and of entries within 5 % of a bound; the largest channel's share.
 
     `channel_share` is the second moment of the largest channel over the sum of all channels'. `silent`: what the dead
-    units read is zero itself.
+    units read is zero itself. `reads`: root mean square of what the bounded entries read, `maker`: what made it.
     """
 
     dead: float = 0.0
     silent: bool = False
     saturated: float = 0.0
+    reads: float = 0.0
+    maker: str = ""
     channel_share: float = 0.0
     channel: int = -1
     channels: int = 0
@@ -113,8 +115,10 @@ class Calls:
     that function; `unlikely`: losses of logarithms of probabilities that sum to another number than one; `broadcast`:
     losses whose output and target have unlike shapes; `unreached`: losses whose output an activation bounds: place,
     activation, share of the targets beyond its bounds.
-    `future`: attentions that see nothing but what comes after; `attends`: a softmax compares
-    positions (or heads) with one another.
+    `itself`: losses over pairs in which each example is most like itself, which is never the right answer.
+    `multiplied`: parameters that stand in a product as a matrix. `steps`: by place, function and shape the mean
+    squares of what each call of it makes. `future`: attentions that see nothing but what comes after; `attends`: a
+    softmax compares positions (or heads) with one another.
     """
 
     activity: dict[str, Activity] = field(default_factory=dict)
@@ -137,4 +141,7 @@ class Calls:
     unreached: list[tuple[str, str, float]] = field(default_factory=list)
     unseen: dict[str, int] = field(default_factory=dict)
     attends: bool = False
+    itself: list[str] = field(default_factory=list)
+    multiplied: set[str] = field(default_factory=set)
+    steps: dict[tuple, list[float]] = field(default_factory=dict)
     future: list[str] = field(default_factory=list)

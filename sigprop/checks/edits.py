@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sigprop.results import Edit, Init
 
-PLACE = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
+PLACE = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)")
 
 
 def edit(what: str, inits: dict[str, Init], because: str = "", code: str = "") -> Edit:

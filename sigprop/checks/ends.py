@@ -44,8 +44,26 @@ KEYWORDS = {"layer_norm": "weight", "rms_norm": "weight", "group_norm": "weight"
 PRODUCTS = ("matmul", "rmatmul", "mm", "bmm", "einsum", "linear")
 SLOPES = ("relu", "clamp", "clip", "softmax", "sigmoid", "tanh", "exp", "sqrt", "log", "where", "masked", "max", "min")
 EXPONENTIALS, LOOK_BACK = ("exp", "exp2"), 50
-CUTS = ("data", "detach", "argmax", "argmin", "round", "sign", "floor", "ceil", "one_hot", "topk", "argsort")
+CUTS = (
+    "data",
+    "detach",
+    "argmax",
+    "argmin",
+    "round",
+    "sign",
+    "floor",
+    "ceil",
+    "one_hot",
+    "topk",
+    "argsort",
+    "tensor",
+    "new_tensor",
+)
 CHOICES = ("argmax", "argmin", "one_hot", "topk", "argsort")
+NUMBERS = ("item", "tolist", "numpy", "float", "int")
+"""What makes a plain number, or an array, of a tensor."""
+STEPS = ("round", "sign", "floor", "ceil", "trunc", "heaviside")
+STRAIGHT = "a step has no slope: hand the gradient through (straight-through: x + (round(x) - x).detach())"
 CHOICE = (
     "a choice has no gradient: multiply what is chosen by the weights (gate, probabilities) of the router that chose "
     "it, or hand the gradient through (straight-through: z + (q - z).detach())"
@@ -100,7 +118,7 @@ class GradientTape(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         if name == "__get__":
             name = "data" if func is Tensor.data.__get__ else "view"  # type: ignore[attr-defined]
-        if made and name:
+        if name and (made or name.strip("_") in NUMBERS):
             given = [
                 part
                 for item in (*args, *kwargs.values())
@@ -182,6 +200,8 @@ class _Walk:
         while waiting:
             item = waiting.pop(0)
             for reader in self.readers.get(id(item), []):
+                if reader.name in NUMBERS:
+                    cut = cut or _cut(reader)
                 for made in reader.made:
                     if not made.requires_grad:
                         found = _cut(reader)
@@ -225,6 +245,10 @@ class _Walk:
             single = bool(item.dim()) and item.shape[-1] == 1
             fix = "use a sigmoid, or give the softmax two classes" if single else "make its logits smaller"
             return End(reader.site, reader.name, f"{where} {_softmax(item)}", fix=fix)
+        if reader.name.startswith("relu") and not bool(reader.made[0].any()):
+            why = f"{where} makes zeros of all it reads, which {_range(item)}: a dead unit, or a hinge that is shut"
+            fix = "turn the sign of what it reads, or move its margin (relu(1 - x)), so that some of it is above zero"
+            return End(reader.site, reader.name, why, fix=fix)
         if any(word in reader.name for word in SLOPES):
             return End(reader.site, reader.name, f"{where} has no slope where it is read: what it reads {_range(item)}")
         maker = self._underflow(item)
@@ -235,7 +259,8 @@ class _Walk:
             )
             why = f"`{maker.name}` in {maker.site} underflows: {zeros}"
             return End(maker.site, maker.name, why, fix="start its logits closer together, or raise the temperature")
-        return End(reader.site, reader.name, f"the gradient is alive behind {where} and zero before it")
+        fix = STRAIGHT if reader.name in STEPS else ""
+        return End(reader.site, reader.name, f"the gradient is alive behind {where} and zero before it", fix=fix)
 
     def _underflow(self, item: Tensor) -> TracedCall | None:
         """The exponential behind a tensor, where it makes zeros."""
@@ -274,10 +299,14 @@ def _apart_from_zero(reader: TracedCall, other: Tensor) -> str:
 
 def _cut(reader: TracedCall) -> End | None:
     where = f"`{reader.name}` in {reader.site}"
-    if reader.name in CUTS:
+    if reader.name in NUMBERS:
+        fix = f"keep the tensor there (no `{reader.name}`): what comes of a plain number has no graph behind it"
         return End(
-            reader.site, reader.name, f"{where} passes no gradient on", fix=CHOICE if reader.name in CHOICES else ""
+            reader.site, reader.name, f"{where} makes a plain number of a tensor: no gradient comes back", fix=fix
         )
+    if reader.name in CUTS:
+        fix = CHOICE if reader.name in CHOICES else STRAIGHT if reader.name in STEPS else ""
+        return End(reader.site, reader.name, f"{where} passes no gradient on", fix=fix)
     return None if reader.graded else End(reader.site, reader.name, f"{where} runs without gradients (no_grad)")
 
 

@@ -21,6 +21,8 @@ from sigprop.measurement.guard import untouched
 
 MEMORY = 16
 """Places at the end through which a recurrent state must carry what came before."""
+PADDED = 2
+"""Places at the end that hold one number, on average, from which on they are padding."""
 EXACT = 1e-13
 """Share of the output that rounding of float32 changes, well above (6e-8)^2."""
 LIKE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_empty", "new_full")
@@ -50,7 +52,8 @@ class Influence:
     are wanted; `where` and `function`: the first to do so. `late`: all places from this one on change nothing;
     `forgotten`: all before this one; 0 for none. `silent`: rows of the output that no input changes, of how many.
     `causal`: later places change nothing earlier. `orderless`: a place that can be exchanged with the next, and only
-    their outputs are. `hidden`: a mask, and the share of the rest that changes with the tokens that it hides."""
+    their outputs are. `hidden`: a mask, and the share of the rest that changes with the tokens that it hides;
+    `padded`: share of an example's output that the padding behind it changes."""
 
     constant: str = ""
     idle: tuple[tuple[str, str], ...] = ()
@@ -64,6 +67,7 @@ class Influence:
     causal: bool = False
     orderless: int = 0
     hidden: tuple[str, float] = ("", 0.0)
+    padded: float = 0.0
 
 
 def influence(model: nn.Module, batch: Any, found: Observation, loss: LossChoice) -> Influence:
@@ -147,7 +151,9 @@ def _change(first: list[Any], second: list[Any]) -> float:
 
 def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle: Any) -> Influence:
     """One pass: of the first example the later half is another, of the second all that is long past; the rest stays."""
-    first = next(iter(inputs.values()))
+    first = next((item for place, item in inputs.items() if place.strip("[]") not in dict(idle)), None)
+    if first is None:
+        return Influence(idle=idle)
     ids, count = not first.is_floating_point() and first.dim() == 2, len(first)
     length = first.shape[1] if (ids or first.dim() == 3) and first.shape[1] > 3 else 0
     half, past = length // 2, length - MEMORY if count > 2 and length >= 1.5 * MEMORY and _recurs(model) else 0
@@ -191,7 +197,8 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
     sets = ids and along and shown and earlier > EXACT and not waits
     orderless = _orderless(model, batch, first, rows) if sets else 0
     hidden = _hidden(model, batch, rows, first) if ids and not shown else ("", 0.0)
-    return Influence("", idle, mixed, seen, where, function, late, forgotten, silent, causal, orderless, hidden)
+    padded = _padding(model, batch, rows, first) if length and shown and _separate(model, first) else 0.0
+    return Influence("", idle, mixed, seen, where, function, late, forgotten, silent, causal, orderless, hidden, padded)
 
 
 def _moved(before: Tensor, after: Tensor | None) -> float:
@@ -248,6 +255,26 @@ def _hidden(model: nn.Module, batch: Any, rows: Tensor, ids: Tensor) -> tuple[st
         if min(shares) > limit("leak"):
             return name.strip("[]"), min(shares)
     return "", 0.0
+
+
+def _padding(model: nn.Module, batch: Any, rows: Tensor, first: Tensor) -> float:
+    """What the padding of the most padded example changes: it is passed alone, and cut where its padding begins."""
+    count, length = first.shape[:2]
+    empty = first == (0 if first.dim() > 2 else first[0, -1])
+    behind = empty.flatten(2).all(-1).flip(1).cumprod(1).sum(1) if first.dim() > 2 else empty.flip(1).cumprod(1).sum(1)
+    row = int((behind * (behind < length)).argmax())
+    kept = length - int(behind[row])
+    if float(behind.double().mean()) < PADDED or not 0 < kept < length:
+        return 0.0
+
+    def cut(item: Tensor) -> Tensor:
+        item = item[row : row + 1] if len(item) == count else item
+        return item[:, :kept] if item.shape[1:2] == (length,) else item
+
+    places = [place for place, item in tensors_in(batch) if item.dim()]
+    after = _by_example(_passed(model, _replaced(batch, dict.fromkeys(places, cut))), 1, kept)
+    before = rows[row : row + 1]
+    return 0.0 if after is None else _moved(before[:, :kept] if before.shape != after.shape else before, after)
 
 
 def _next_wanted(batch: Any, ids: Tensor) -> bool:
@@ -308,9 +335,10 @@ def _first(model: nn.Module, batch: Any, changed: Any, count: int, length: int) 
         for made, again in zip(one.made, two.made, strict=False):
             if made.dim() < 2 or len(made) != count or made.shape != again.shape:
                 continue
-            if length and (made.dim() != 3 or made.shape[1] != length or made.shape[2] == length):
+            along = [axis for axis in range(1, made.dim()) if made.shape[axis] == length]
+            if length and len(along) != 1:
                 continue
-            rest = (made[:1, : length // 2], again[:1, : length // 2]) if length else (made[2:], again[2:])
+            rest = [item[:1].narrow(along[0], 0, length // 2) if length else item[2:] for item in (made, again)]
             if not torch.equal(*rest):
                 return one.site, one.name
     return "the model", ""

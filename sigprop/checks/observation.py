@@ -48,6 +48,13 @@ class Observation(Calls):
         return changed_share(self.output, self.other)
 
     @property
+    def example_share(self) -> float:
+        """The same between examples."""
+        if self.output is None or self.output.dim() < 2 or len(self.output) < 2:
+            return math.nan
+        return changed_share(self.output, self.output.mean(0, keepdim=True).expand_as(self.output))
+
+    @property
     def position_share(self) -> float:
         """Variance of the output between positions over its mean square; nan where it has no axis of positions."""
         if self.output is None or self.output.dim() != 3 or self.output.shape[1] < 2:
@@ -145,7 +152,8 @@ def _fixed_shares(found: Calls, other: Calls) -> dict[str, float]:
 
 
 def another(batch: Any) -> Any:
-    """Numbers in another order and with other signs, token ids in reverse of their range; masks and labels are kept."""
+    """Numbers in another order and (where some are negative) with other signs, token ids in reverse of their range;
+    masks and labels are kept."""
     if isinstance(batch, Mapping):
         return {key: item if is_kept(key) else another(item) for key, item in batch.items()}
     if isinstance(batch, (tuple, list)):
@@ -161,7 +169,7 @@ def other_values(item: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     order = torch.randperm(item.numel(), generator=generator).to(item.device)
     signs = torch.randint(2, item.shape, generator=generator).to(item) * 2 - 1
-    return item.flatten()[order].view_as(item) * signs
+    return item.flatten()[order].view_as(item) * (signs if bool((item < 0).any()) else 1)
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -182,7 +190,8 @@ def _run(model: nn.Module, batch: Any, found: Observation, loss: LossChoice = No
             current.append("loss")
             objective(output, batch, loss)
     signal = first_signal(output)
-    made = found.losses[-1].source if watch.logits is not None else watch.source_of(signal)
+    judged = [item.source for item in found.losses if item.kind == "cross_entropy"]
+    made = judged[-1] if watch.logits is not None else watch.source_of(signal)
     found.pairs = made is not None and bool(made.factors)
     if watch.logits is not None and (signal is None or signal.dim() != 3):
         signal = watch.logits

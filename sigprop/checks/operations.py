@@ -40,6 +40,7 @@ class CallWatch(TorchFunctionMode):
         self._made = {id(item): (item, (name,)) for name, item in model.named_parameters()}
         self._sources: Any = WeakTensorKeyDictionary()
         self._squashed: Any = WeakTensorKeyDictionary()
+        self._errors: Any = WeakTensorKeyDictionary()
         self.current, self.found = current, found
         self.logits: Tensor | None = None
         self.judged: list[Tensor] = []
@@ -54,6 +55,10 @@ class CallWatch(TorchFunctionMode):
         name = self.current[-1] or "(model)"
         self._follow_batch(args, output)
         self._follow_sources(name, func, args, output)
+        if isinstance(output, Tensor) and output in self._sources and output.numel() >= FEWEST:
+            key = (name, func.__name__.strip("_"), output.shape)
+            self.found.steps.setdefault(key, []).append(float(output.detach().square().mean()))
+        self._follow_errors(name, func, args, kwargs, output)
         for note in NOTES.get(func, ()):
             note(self, name, func, args, kwargs, output)
         return output
@@ -98,6 +103,27 @@ class CallWatch(TorchFunctionMode):
         for item in outputs if source is not None else ():
             self._sources[item] = source
 
+    def _follow_errors(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """Losses by hand: a difference of what parameters made and what none did, and all that is made of it, beside
+        the same of an output of zeros."""
+        given = [item for item in args if isinstance(item, Tensor)]
+        if not isinstance(output, Tensor) or not output.is_floating_point() or not given:
+            return
+        learned = [item for item in given if item in self._sources or id(item) in self._made]
+        errors = [item for item in given if item in self._errors]
+        if func in DIFFERENCES and len(given) == 2 and len(learned) == 1 and learned[0] in self._sources and not errors:
+            made, wanted = learned[0], given[given[0] is learned[0]]
+            before = (made, wanted, made.new_zeros(made.shape))
+        elif errors and all(item is errors[0] for item in [*errors, *learned]):
+            made, wanted, _ = before = self._errors[errors[0]]
+        else:
+            return
+        old = errors[0] if errors else made
+        zero = func(*(before[2] if item is old else item for item in args), **kwargs)
+        self._errors[output] = (made, wanted, zero)
+        if errors and errors[0].dim() and not output.dim():
+            self._regressed(name, "regression", made, wanted, float(output), float(zero))
+
     def source_of(self, item: Tensor | None) -> MadeBy | None:
         return None if item is None else self._sources.get(item)
 
@@ -105,6 +131,7 @@ class CallWatch(TorchFunctionMode):
         """A matrix that is made of several parameters: its gain on what it multiplies."""
         for place, item in enumerate(given):
             names = self._made.get(id(item), (item, ()))[1]
+            self.found.multiplied |= set(names)
             if len(names) > 1 and item.dim() > 1 and (place == 1 or func not in LAYERS):
                 fan = item[0].numel() if func in LAYERS else item.shape[-2 if place else -1]
                 gain = float(item.detach().double().square().mean() * fan) ** 0.5
@@ -129,20 +156,21 @@ class CallWatch(TorchFunctionMode):
 
     def rectified(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         silent = func is not torch.relu_ and not bool(args[0].any())
-        self._unit(name, dead=_dead(output), silent=silent)
+        self._unit(name, Activity(_dead(output), silent))
 
     def bounded(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         if output.numel() >= FEWEST or (args[0].is_leaf and args[0].requires_grad):
-            self._unit(name, saturated=float((output.abs() > 1.0 - BOUND_SHARE).double().mean()))
+            share, maker = float((output.abs() > 1.0 - BOUND_SHARE).double().mean()), self._sources.get(args[0])
+            reads = float(args[0].detach().double().square().mean()) ** 0.5
+            self._unit(name, Activity(0.0, False, share, reads, maker.site if maker is not None else ""))
 
-    def _unit(self, name: str, dead: float = 0.0, silent: bool = False, saturated: float = 0.0) -> None:
+    def _unit(self, name: str, seen: Activity) -> None:
+        """The largest shares of a name are kept."""
         before = self.found.activity.get(name, Activity())
-        self.found.activity[name] = replace(
-            before,
-            dead=max(before.dead, dead),
-            silent=before.silent or silent,
-            saturated=max(before.saturated, saturated),
-        )
+        if seen.saturated > before.saturated:
+            before = replace(before, saturated=seen.saturated, reads=seen.reads, maker=seen.maker)
+        dead = max(before.dead, seen.dead)
+        self.found.activity[name] = replace(before, dead=dead, silent=before.silent or seen.silent)
 
     def gated(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         if output.numel() >= FEWEST:
@@ -269,6 +297,10 @@ class CallWatch(TorchFunctionMode):
         least = float(logits.min()) if filled(logits).any() else -math.inf
         rows = [_over_classes(part, least) for part in logits.split(max(1, PIECE // max(1, logits.shape[-1])))]
         counts, spread = (torch.cat(column) for column in zip(*rows, strict=True))
+        if logits.shape[0] == logits.shape[1] > 2 and not target.is_floating_point() and target.dim() == 1:
+            own = torch.arange(len(logits), device=target.device)
+            if bool((logits.argmax(1) == own).all()) and not bool((target == own).any()):
+                self.found.itself.append(name)
         likely = _sums_to_one(logits)
         self._judged(name, "cross_entropy", args[0] if args else kwargs["input"], likely)
         self.found.losses.append(
@@ -324,17 +356,22 @@ class CallWatch(TorchFunctionMode):
         guess = torch.full_like(made.detach(), 0.5 if func is F.binary_cross_entropy else 0.0)
         rest = {key: item for key, item in kwargs.items() if key not in names}
         value, chance = (float(item.double().mean()) for item in (output, func(guess, wanted, *args[2:], **rest)))
-        kind = "binary" if func in BINARY else "regression"
-        variance = float(made.double().var(correction=0)) if made.numel() > 1 else 0.0
-        self.judged.append(made)
-        if torch.broadcast_shapes(made.shape, wanted.shape).numel() > max(made.numel(), wanted.numel()):
-            self.found.broadcast.append((name, tuple(made.shape), tuple(wanted.shape)))
-        maker = self._squashed.get(made)
         if func is F.binary_cross_entropy_with_logits:
             self._judged(name, "binary_cross_entropy_with_logits", made)
-        elif func is F.binary_cross_entropy and maker == "softmax" and not _sums_to_one(wanted.detach()):
-            self.found.bounded.append((name, "binary_cross_entropy", maker))
-        elif maker is not None and kind == "regression":
+        apart = func is F.binary_cross_entropy and self._squashed.get(made) == "softmax"
+        if apart and not _sums_to_one(wanted.detach()):
+            self.found.bounded.append((name, "binary_cross_entropy", "softmax"))
+        self._regressed(name, "binary" if func in BINARY else "regression", made, wanted, value, chance)
+
+    def _regressed(self, name: str, kind: str, made: Tensor, wanted: Tensor, value: float, chance: float) -> None:
+        """A loss of numbers: in function or by hand."""
+        variance = float(made.double().var(correction=0)) if made.numel() > 1 else 0.0
+        self.judged.append(made)
+        both = torch.broadcast_shapes(made.shape, wanted.shape).numel()
+        if made.dim() != wanted.dim() and both > max(made.numel(), wanted.numel()):
+            self.found.broadcast.append((name, tuple(made.shape), tuple(wanted.shape)))
+        maker = self._squashed.get(made)
+        if maker is not None and kind == "regression":
             low, high = BOUNDS[maker]
             outside = float(((wanted < low) | (wanted > high)).double().mean())
             if outside > limit("targets_beyond"):
@@ -403,10 +440,14 @@ def note_recurrence(found: Calls, name: str, module: nn.Module, inputs: Any, out
         sums: Tensor = sum(torch.einsum("...i,oi->...o", item, weight) for item, weight in weights)  # type: ignore
         if module.bias:
             sums = sums + module.bias_ih_l0 + module.bias_hh_l0  # type: ignore[operator]
-    names = ("input", "forget", "", "output") if isinstance(module, nn.LSTM) else ("reset", "update", "")
+    lstm = isinstance(module, nn.LSTM)
+    names = (
+        ("input gate", "forget gate", "cell value", "output gate")
+        if lstm
+        else ("reset gate", "update gate", "new value")
+    )
     for kind, part in zip(names, sums.chunk(len(names), -1), strict=True):
-        if kind:
-            note_gate(found, f"{name}[{kind} gate]", torch.special.expit(part))
+        note_gate(found, f"{name}[{kind}]", torch.special.expit(part if "gate" in kind else 2 * part.abs()))
 
 
 def _over_classes(logits: Tensor, fill: float) -> tuple[Tensor, Tensor]:
@@ -424,10 +465,9 @@ def _variance(values: Tensor, allowed: Tensor) -> Tensor:
 
 def _dead(output: Tensor) -> float:
     """Share of units that are zero on every position: channels come last, or second where there are pixels."""
-    axis = 1 if output.dim() == 4 else output.dim() - 1
-    units = output.movedim(axis, 0).flatten(1) if output.dim() else output
-    if units.dim() < 2 or units.shape[1] < FEWEST:
+    if output.dim() < 2 or output.numel() < FEWEST * output.shape[1 if output.dim() == 4 else -1]:
         return 0.0
+    units = output.movedim(1 if output.dim() == 4 else -1, 0).flatten(1)
     return float((units == 0).all(1).double().mean())
 
 
@@ -467,6 +507,7 @@ PRODUCTS = (
     torch.einsum,
 )
 FACTORED = (torch.mul, Tensor.mul, Tensor.__mul__)
+DIFFERENCES = (torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__)
 BINARY = (F.binary_cross_entropy, F.binary_cross_entropy_with_logits)
 KINDS: dict[Any, tuple[Any, ...]] = {
     CallWatch.rectified: (F.relu, torch.relu, Tensor.relu, torch.relu_, F.relu6),

@@ -94,7 +94,8 @@ def _local(
         return _fixed(subject, finding, *best), best[0], False
     if ruled_out and finding.group in JUDGED:
         told = "; ".join(ruled_out)
-        return replace(finding, cause=f"{finding.cause} Ruled out, since it did not remove this: {told}."), None, False
+        told = f"Ruled out, since it did not remove this, or brought another finding: {told}."
+        return replace(finding, cause=f"{finding.cause} {told}"), None, False
     return finding, None, False
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from sigprop.checks.draws import Draw
 from sigprop.checks.edits import edit, listed, setting
 from sigprop.checks.gauges import logit_variance
+from sigprop.checks.levels import levels
 from sigprop.checks.observation import EPSILONS
 from sigprop.checks.statistics import is_torch_default
 from sigprop.checks.subject import Subject, is_norm_gain
@@ -90,6 +91,10 @@ def _usual(subject: Subject, row: Draw) -> tuple[float, Init | None]:
         )
         far = off > (0.0 if table else math.log(1.5))
         return off, init if far or (centre and row.std > abs(row.mean)) else None
+    owner = subject.model.get_submodule(row.name.rpartition(".")[0])
+    seen = subject.observed.multiplied if subject.measured is not None else {row.name}
+    if row.name not in seen and not type(owner).__module__.startswith("torch."):
+        return 0.0, None  # no matrix at work: logarithms of decays, tables of biases
     gain = size * _fan(row) ** 0.5
     off = max(math.log(gain / GAINS[1]), math.log(GAINS[0] / gain))
     return off, Init("normal", std=_fan(row) ** -0.5) if off > 0 else None
@@ -287,6 +292,31 @@ def chain(subject: Subject, finding: Finding) -> Iterator[Edit]:
                 )
 
 
+def levelled(subject: Subject, finding: Finding) -> Iterator[Edit]:
+    """Matrices whose outputs are far from unit scale, each brought there behind the others; a family by one factor."""
+    if subject.measured is None or subject.evaluation is None:
+        return
+    families: dict[str, list[tuple[str, float]]] = {}
+    for name, factor in levels(subject.model, subject.batch).items():
+        if name in subject.draws.rows:
+            families.setdefault(subject.draws[name].family, []).append((name, factor))
+    inits: dict[str, Init] = {}
+    for found in families.values():
+        factor = math.exp(sum(math.log(item) for _, item in found) / len(found))
+        if factor != 1.0:
+            inits |= {name: Init("keep", value=factor) for name, _ in found}
+    if inits:
+        worst = max(inits, key=lambda name: abs(math.log(inits[name].value)))
+        size = 1 / inits[worst].value
+        told = f"{size:.3g} times too large" if size > 1 else f"{1 / size:.3g} times too small"
+        yield edit(
+            f"rescale the initialization of {listed(list(inits))} to unit output: the std is to be 1 / sqrt(fan_in), "
+            "with the size that each sums over as its fan-in",
+            inits,
+            f"What {worst} makes is {told}: its std does not fit the number of inputs that it sums over (its fan-in).",
+        )
+
+
 def embedding(subject: Subject, finding: Finding) -> Iterator[Edit]:
     """The tables that the stream starts from, at unit std."""
     structure = subject.structure
@@ -412,24 +442,25 @@ def _row(subject: Subject, name: str) -> Draw | None:
 SUSPECTS: dict[str, tuple[Suspects, ...]] = {
     "attention_saturated": (scores,),
     "attention_uniform": (embedding,),
-    "gradient_explodes": (rezero, scores, uneven_ends, ends, chain, embedding),
-    "gradient_vanishes": (biases, chain, ends, embedding),
-    "criticality": (chain,),
-    "stream_growth": (rezero, uneven_ends, ends, embedding, chain),
+    "gradient_explodes": (rezero, scores, uneven_ends, ends, chain, embedding, levelled),
+    "gradient_vanishes": (biases, chain, ends, embedding, levelled),
+    "criticality": (chain, levelled),
+    "stream_growth": (rezero, uneven_ends, ends, embedding, chain, levelled),
+    "steps_grow": (),
     "branch_share": (biases, embedding, silent_ends, ends),
     "embedding_scale": (embedding,),
     "rank_collapse": (zeros, ends, embedding, biases),
     "sensitivity": (ends,),
-    "initial_loss": (scalars, readout, biases),
+    "initial_loss": (scalars, readout, biases, levelled),
     "norm_epsilon": (zeros,),
     "exponent": (scalars,),
     "non_finite_signal": (),
     "dropout": (numbers,),
     "tied_readout": (readout,),
-    "activations": (zeros, biases),
+    "activations": (zeros, biases, levelled),
     "no_gradient": (zeros, own_values, biases),
-    "ignores_input": (zeros, biases),
+    "ignores_input": (zeros, biases, levelled),
     "router_collapse": (biases,),
     "gates_shut": (biases,),
-    "equal_positions": (zeros, ends, chain, embedding),
+    "equal_positions": (zeros, ends, chain, embedding, levelled),
 }

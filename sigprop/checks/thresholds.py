@@ -19,6 +19,10 @@ THRESHOLDS = {
         "std of some layers over the others: by training (docs/evidence/severity.md) factors of 3 to 30 end 4 to 9 % "
         "above, a factor of 100 ends 16 % above",
     ),
+    "level": Threshold(
+        2.5,
+        "root mean square of what a matrix makes, or its inverse: torch's own, 3^-1/2, is within it behind a ReLU",
+    ),
     "small_effect": Threshold(
         0.01,
         "a change of the weights that moves a hundredth of the output's variance, 0.1 in "

@@ -192,6 +192,8 @@ class WireWatch(TorchFunctionMode):
         super().__init__()
         self.model, self.current, self.found = model, current, Wired()
         self.registered = {id(item) for item in model.parameters()}
+        kept = [item for module in model.modules() for item in vars(module).values() if isinstance(item, Tensor)]
+        self.strangers = {id(item) for item in kept if item.requires_grad}
         self.multiplied: set[int] = set()
         self.linears: list[LinearCall] = []
         self.drawing = False
@@ -266,7 +268,8 @@ class WireWatch(TorchFunctionMode):
         self.read(given)
         self.drawing = self.drawing or name.startswith(("rand", "bernoulli", "multinomial")) or "dropout" in name
         for item in given:
-            if isinstance(item, nn.Parameter) and item.requires_grad and site != "loss":
+            learns = isinstance(item, nn.Parameter) or id(item) in self.strangers
+            if learns and item.requires_grad and site != "loss":
                 if id(item) not in self.registered:
                     self.found.strangers.setdefault(site, tuple(item.shape))
                 elif func in LAYERS and item.dim() > 1:

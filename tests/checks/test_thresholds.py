@@ -5,6 +5,7 @@ from sigprop.checks import THRESHOLDS
 KNOWN = {
     "odd_factor": 50,
     "small_effect": 0.01,
+    "level": 2.5,
     "most_trials": 10,
     "false_alarm": 1e-06,
     "draw_factor": 1.15,

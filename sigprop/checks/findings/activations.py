@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sigprop.checks.edits import edit, listed
 from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
+from sigprop.results import Edit, Init
 from sigprop.results.report import Datum, Finding, Prescription
 
 
@@ -39,6 +41,22 @@ def activations(subject: Subject) -> Iterator[Finding]:
             sites=tuple(full),
             evidence=(Datum(f"saturated share of {worst}", full[worst], "measured", expected=0.0),),
             prescription=Prescription(
-                "initialize the matrices before it with a smaller std; 1 / sqrt(fan_in) keeps unit input"
+                f"divide what it reads by {subject.activity[worst].reads:.3g}: a smaller std (1 / sqrt(fan_in) keeps "
+                "unit input), or a factor that stands before the activation put behind it"
             ),
+            edits=tuple(_smaller(subject, list(full))),
         )
+
+
+def _smaller(subject: Subject, names: list[str]) -> Iterator[Edit]:
+    """The last matrices before saturated activations, divided by the scale of what these read."""
+    seen = {f"{subject.activity[name].maker}.weight": subject.activity[name].reads for name in names}
+    inits = {name: Init("keep", value=1 / reads) for name, reads in seen.items() if name in subject.draws.rows}
+    if inits:
+        because = (
+            f"What the activation in {names[0]} reads has root mean square {subject.activity[names[0]].reads:.3g}."
+        )
+        what = (
+            f"rescale {listed(list(inits))} so that the activation reads unit scale (or a factor before it, put behind)"
+        )
+        yield edit(what, inits, because)

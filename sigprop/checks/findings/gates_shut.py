@@ -13,8 +13,11 @@ from sigprop.checks.thresholds import limit
 from sigprop.results import Edit, Init
 from sigprop.results.report import Datum, Finding
 
-ORDER = {"LSTM": ("input", "forget", "cell", "output"), "GRU": ("reset", "update", "new")}
-STARTS = {"forget": 1.0}
+ORDER = {
+    "LSTM": ("input gate", "forget gate", "cell value", "output gate"),
+    "GRU": ("reset gate", "update gate", "new value"),
+}
+STARTS = {"forget gate": 1.0}
 
 
 @check("gates_shut", "signal", "sigmoid gates that are shut, or saturated")
@@ -67,8 +70,8 @@ def _edits(subject: Subject, names: list[str]) -> Iterator[Edit]:
     """Biases of the gates of a recurrent layer at zero, those of forget gates at one."""
     modules = dict(subject.model.named_modules())
     for name in names:
-        path, _, gate = name.partition("[")
-        module, kind = modules.get(path), gate.removesuffix(" gate]")
+        path, _, kind = name.rstrip("]").partition("[")
+        module = modules.get(path)
         order = ORDER.get(type(module).__name__, ())
         if not isinstance(module, nn.RNNBase) or kind not in order or not module.bias:
             continue
@@ -86,5 +89,6 @@ def _edits(subject: Subject, names: list[str]) -> Iterator[Edit]:
             ]
             inits[full] = Init("blocks", axis=0, sizes=(size,) * len(order), parts=tuple(parts))
         if inits:
-            what = f"set the biases of the {kind} gates of {path} to {STARTS.get(kind, 0.0):g}"
-            yield edit(what, inits, f"The bias of the {kind} gates of {path} saturates them.")
+            places = f"torch's order: {', '.join(order)}"
+            what = f"set the biases of the {kind}s of {path} to {STARTS.get(kind, 0.0):g} ({places})"
+            yield edit(what, inits, f"The bias of the {kind}s of {path} saturates them.")

@@ -111,6 +111,17 @@ def wrong_influence(subject: Subject) -> Iterator[Finding]:
             f"give {mask} to every attention and pooling, with True (or 1) for what each of them takes it for",
             datum=_share(share),
         )
+    if seen.padded > limit("leak"):
+        yield told(
+            "warning",
+            "padding changes the outputs of what it stands behind",
+            f"An example was cut where its padding begins, and its output changed by {seen.padded:.2g} of its mean "
+            "square: pads are averaged, attended to or read as the last place, so that an answer depends on how long "
+            "the others of its batch are.",
+            "keep padding out: divide by the real length and not by all places, read the last real place (or pack the "
+            "sequence), and give attention a mask",
+            datum=_share(seen.padded),
+        )
     losses = subject.observed.losses
     wrong = [item for item in losses if item.offset in OFFSETS and not any(other.offset == 1 for other in losses)]
     if wrong and seen.causal and not subject.made_up:

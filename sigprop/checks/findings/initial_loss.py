@@ -63,6 +63,15 @@ def loss_inputs(subject: Subject) -> Iterator[Finding]:
             [name for name, *_ in seen.broadcast],
         )
 
+    for site in seen.itself[:1]:
+        yield told(
+            "problem",
+            f"in the loss in {site} each example is most like itself, which is never the right answer",
+            "The diagonal of the similarities holds each example beside itself, the largest of its row, and counts "
+            "among the wrong answers: the loss can only fall as what is alike is pushed apart.",
+            "mask the diagonal (masked_fill with -inf, by torch.eye) before the softmax",
+            seen.itself,
+        )
     for site, maker, share in seen.unreached[:1]:
         yield told(
             "problem",
@@ -105,6 +114,10 @@ def initial_loss(subject: Subject) -> Iterator[Finding]:
         yield from loss_finding(subject, "The first steps only undo the size of the logits.")
 
 
+SMALLER = (
+    "make the output smaller: normalize what is added to it (a skip, the input) or the factors that multiply it, or "
+    "start the last layer smaller"
+)
 NORMALIZED = "normalize both, or divide by the root of their length"
 
 
@@ -195,6 +208,7 @@ def _worse_than_nothing(subject: Subject) -> Iterator[Finding]:
             sites=(item.site,),
             parameters=(subject.readout.name,) if subject.readout is not None else (),
             evidence=(Datum("initial loss", item.value, "measured", expected=item.chance),),
+            prescription=Prescription(SMALLER),
         )
         return
 

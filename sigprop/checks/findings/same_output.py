@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sigprop.checks.registry import check, say
+from sigprop.batches import tensors_in
+from sigprop.checks.observation import is_kept
+from sigprop.checks.registry import check, say, told
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
@@ -35,6 +37,20 @@ def ignores_input(subject: Subject) -> Iterator[Finding]:
     )
 
 
+@check("equal_examples", "tokens", "outputs that are equal for all examples of a batch")
+def equal_examples(subject: Subject) -> Iterator[Finding]:
+    share = subject.observed.example_share
+    if subject.observed.answer > limit("same_output") >= share and _examples_differ(subject):
+        yield told(
+            "problem",
+            "the outputs of all examples are equal",
+            "Another batch changes them, and within one they are the same: something averages over the batch (the "
+            "places of all examples, the nodes of all graphs), or one example is read for all.",
+            "pool within each example: over its own axis (dim), or by the index of its graph (scatter, index_add)",
+            datum=Datum("variance of the output between examples, over its mean square", share, "measured"),
+        )
+
+
 @check("equal_positions", "tokens", "outputs that are equal at all positions")
 def equal_positions(subject: Subject) -> Iterator[Finding]:
     """Variance of the output between positions over its mean square."""
@@ -52,6 +68,12 @@ def equal_positions(subject: Subject) -> Iterator[Finding]:
         "Dong et al. 2021, 'Attention is not all you need'",
         sites=tuple(row.name for row in merged),
         evidence=(Datum("variance of the output between positions, over its mean square", share, "measured"),),
+    )
+
+
+def _examples_differ(subject: Subject) -> bool:
+    return any(
+        item.dim() and bool((item != item[:1]).any()) for place, item in tensors_in(subject.batch) if not is_kept(place)
     )
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from itertools import pairwise
 
-from sigprop.checks.registry import check, say
+from sigprop.checks.registry import check, say, told
 from sigprop.checks.streams import StreamLaw, fitted_law, usable
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results import SiteRow
 from sigprop.results.report import Datum, Finding
+
+FEWEST = 8
+"""Calls of one function that show a recurrence."""
 
 
 @check("stream_growth", "signal", "the variance along the stream grows or shrinks: law and rate")
@@ -61,6 +66,30 @@ def _visited(rows: list[SiteRow], source: str, law: StreamLaw) -> Iterator[Findi
         sites=tuple(row.name for row in rows),
         evidence=(Datum("stream variance, last visit / first", law.ratio, source),),
     )
+
+
+@check("steps_grow", "signal", "a recurrence that multiplies its state by more than one at each step")
+def steps_grow(subject: Subject) -> Iterator[Finding]:
+    """The same function in the same place, called again and again on what it made."""
+    found = {}
+    for (site, function, _), sizes in subject.observed.steps.items():
+        late = [after / before for before, after in pairwise(sizes[len(sizes) // 2 :]) if 0 < before < math.inf]
+        grows = len(sizes) >= FEWEST and min(late, default=0.0) > limit("stream_rate")
+        if grows and math.isfinite(sizes[-1]) and sizes[-1] > limit("stream_growth") * sizes[0] > 0:
+            rate = math.exp(sum(map(math.log, late)) / len(late))
+            found[sizes[-1] / sizes[0]] = (site, function, len(sizes), rate)
+    for size in sorted(found, reverse=True)[:1]:
+        site, function, count, rate = found[size]
+        yield told(
+            "problem" if size > limit("stream_growth_problem") else "warning",
+            f"what `{function}` in {site} makes grows at each of {count} steps, by {size:.3g} in variance in all",
+            f"Each step multiplies the state by {rate**0.5:.3g}: the recurrence is unstable and explodes with the "
+            "length, forward and backward.",
+            "keep the factor of a step at one or below: exp(dt * A) in place of 1 + dt * A, a smaller step or scale, a "
+            "recurrent matrix of spectral radius one (orthogonal_), a mean in place of a sum, or a norm",
+            [site],
+            datum=Datum("variance of the last step over that of the first", size, "measured", expected=1.0),
+        )
 
 
 def _consequence(scale_free: bool) -> str:

@@ -112,8 +112,10 @@ def lost_modules(subject: Subject) -> Iterator[Finding]:
             "problem",
             f"{site} uses parameters that the model does not know, of shape {shape} first",
             "They are not among `model.parameters()`: an optimizer never trains them, and `state_dict`, `to` and "
-            "`apply` pass them by. Modules in a plain list or dict, or made in `forward`, are not registered.",
-            "register them: nn.ModuleList (nn.ModuleDict, nn.ParameterList) in place of a list, made in `__init__`",
+            "`apply` pass them by. Modules in a plain list or dict, or made in `forward`, are not registered, nor is a "
+            "tensor with requires_grad, or what is computed of a parameter.",
+            "register them: nn.ModuleList (nn.ModuleDict, nn.ParameterList) in place of a list, made in `__init__`; "
+            "nn.Parameter(...) around the last value of a tensor",
             list(found.strangers),
         )
     for names in found.reused[:1]:

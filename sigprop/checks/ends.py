@@ -246,7 +246,7 @@ class _Walk:
             fix = "use a sigmoid, or give the softmax two classes" if single else "make its logits smaller"
             return End(reader.site, reader.name, f"{where} {_softmax(item)}", fix=fix)
         if reader.name.startswith("relu") and not bool(reader.made[0].any()):
-            why = f"{where} makes zeros of all it reads, which {_range(item)}: a dead unit, or a hinge that is shut"
+            why = f"{where} has no slope: all it reads {_range(item)}: dead units, or a hinge that is shut"
             fix = "turn the sign of what it reads, or move its margin (relu(1 - x)), so that some of it is above zero"
             return End(reader.site, reader.name, why, fix=fix)
         if any(word in reader.name for word in SLOPES):

@@ -28,6 +28,8 @@ UNPLANTED |= {
     "codes",
     "frozen_readout",
     "branch_factor",
+    "equal_examples",
+    "steps_grow",
 } | {
     "frozen_silenced",
     "trained",

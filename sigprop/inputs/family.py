@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sigprop.batches import first_batch
-from sigprop.errors import InputError, UnknownNameError, require_settings
+from sigprop.errors import InputError, UnknownNameError
 from sigprop.inputs import hugging_face
 from sigprop.inputs.batches import Wanted
-from sigprop.inputs.source import next_token
+from sigprop.inputs.source import next_token, open_source
 from sigprop.inputs.user_file import is_user_object, read_user_object, user_code
 from sigprop.losses import LossChoice
-from sigprop.models import REFERENCE, build, sample_text, text_batch
+from sigprop.models import REFERENCE, build
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
@@ -114,21 +114,10 @@ def _reference(name: str, settings: dict[str, Any], batch: int, tokens: int) -> 
         deep = {} if depth is None else {"depth": depth}
         return build(name, **{**settings, "width": width, **deep})
 
-    require_settings(REFERENCE[name].config, settings, name)
-    generator = torch.Generator().manual_seed(0)
-    if name == "transformer":
-        vocabulary, longest = settings.get("vocabulary", 256), min(tokens, settings.get("context", 256))
-        ids = text_batch(sample_text(), batch, longest, vocabulary)
-        if settings.get("kind") == "encoder_decoder":
-            return Family(make, (ids, ids), _next_of_target)
-        return Family(make, ids)
-    if name == "mlp":
-        inputs = torch.randn(batch * 16, settings.get("inputs", 784), generator=generator)
-        return Family(make, inputs, _classification)
-    config: Any = make(64).config
-    side = getattr(config, "image", 32)
-    images = torch.randn(batch * 4, config.channels, side, side, generator=generator)
-    return Family(make, images, _classification)
+    source = open_source(name, settings, batch=batch * {"transformer": 1, "mlp": 16}.get(name, 4), tokens=tokens)
+    if name != "transformer":
+        return Family(make, source.batch, _classification)
+    return Family(make, source.batch, _next_of_target if settings.get("kind") == "encoder_decoder" else source.loss)
 
 
 def _next_of_target(logits: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:

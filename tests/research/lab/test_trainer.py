@@ -8,9 +8,9 @@ import time
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
+from sigprop.batches import tensors_in
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.research.lab import Settings, train
 from sigprop.research.lab.data import TextBatches, zipf_tokens
@@ -82,7 +82,7 @@ def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path):
     train(model(), BATCHES, SETTINGS, folder=tmp_path)
     with pytest.raises(InputError, match="another model"):
         train(nn.Linear(2, 2), BATCHES, SETTINGS, folder=tmp_path)
-    path = tmp_path / "checkpoint.safetensors"
+    path = tmp_path / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InputError, match="not a checkpoint"):
         train(model(), BATCHES, SETTINGS, folder=tmp_path)
@@ -144,7 +144,7 @@ def test_a_training_killed_at_random_moments_is_bitwise_the_whole_one(tmp_path):
     command += [word for size in sizes for word in ("--set", size)]
     command += ["--train", "steps=240", "--train", "checkpoint_every=7", "--folder"]
     subprocess.run([*command, tmp_path / "whole"], check=True)
-    checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
+    checkpoint = tmp_path / "killed" / "checkpoint.pt"
     for _ in range(4):
         process = subprocess.Popen([*command, tmp_path / "killed"])
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
@@ -154,7 +154,7 @@ def test_a_training_killed_at_random_moments_is_bitwise_the_whole_one(tmp_path):
         process.kill()
         process.wait()
     subprocess.run([*command, tmp_path / "killed"], check=True)
-    whole, killed = load_file(tmp_path / "whole" / "checkpoint.safetensors"), load_file(checkpoint)
+    whole, killed = (dict(tensors_in(torch.load(path))) for path in (tmp_path / "whole" / "checkpoint.pt", checkpoint))
     assert whole.keys() == killed.keys()
     for name, value in whole.items():
         assert torch.equal(value, killed[name]), name

@@ -29,7 +29,8 @@ def viewed(item: Field, layout: Layout, call: Call) -> Field:
 
 
 def expanded(capture: Capture, call: Call, input: Field, shape: tuple[int, ...]) -> Field:
-    """New axes are copies: of positions where the neighbours are positions, else of channels."""
+    """New axes are copies: of positions where the neighbours are positions, or where an average over these was, else of
+    channels."""
     layout = input.layout
     dims: list[Dim] = [*[()] * (len(shape) - len(layout.dims)), *layout.dims]
     grown = [place for place, (dim, n) in enumerate(zip(dims, shape, strict=True)) if not dim and n > 1]
@@ -48,7 +49,9 @@ def _copied_role(layout: Layout, dims: list, place: int) -> str:
     if place == len(dims) - 1 and layout.channels == 1:
         return CHANNEL
     before = [axis for dim in dims[:place] for axis in dim]
-    return CHANNEL if any(axis.role == CHANNEL for axis in before) or not layout.order else TOKEN
+    averaged = place >= len(dims) - 2 and all(axis.role == BATCH for axis in layout.order)
+    heads = any(axis.role == CHANNEL for axis in before) and not averaged
+    return CHANNEL if heads or not layout.order else TOKEN
 
 
 def copied(capture: Capture, call: Call, input: Field, result: Layout) -> Field:

@@ -165,6 +165,7 @@ class Capture(ModuleSites):
         self._choices: list[Replay] = []
         self.concrete = Replay(self.states, torch.Generator().manual_seed(seed + 1))
         self.drawn: list[ReplayedFunction] = []
+        self.composed: list[Field] = []
         self.attentions = 0
         self.lock = RLock()
         self._replayed = 0

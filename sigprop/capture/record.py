@@ -97,7 +97,8 @@ class Field(Record):
     so few that it is far from Gaussian: two numbers of a batch become plus and minus one. `is_odd`: a sum with a weight
     that is wide and not normal. `beside`: the dimension along which its inputs stand side by side as channels.
     `is_drawn`: functions and norms see that it is not Gaussian, and are drawn: sums of few products of weights of their
-    own, attention of a scale that varies.
+    own, attention of a scale that varies. `step`: what it is of its inputs, entry by entry, where they are functions
+    of its root as well.
     """
 
     layout: Layout
@@ -118,6 +119,7 @@ class Field(Record):
     output: int | None = None
     inputs: tuple[Record, ...] = ()
     is_site: bool = False
+    step: Callable[..., Tensor] | None = None
 
     def __post_init__(self) -> None:
         self.shape = self.layout.shape
@@ -181,6 +183,29 @@ class Field(Record):
 
     def apply(self, x: Tensor) -> Tensor:
         return x if self.function is None else self.function(x)
+
+    def sites_behind(self) -> list[Field]:
+        """Sites that are functions of its root, and that it is a function of."""
+        found: dict[Field, None] = {}
+        waiting = [self]
+        while waiting:
+            new = [item for item in waiting.pop().inputs if isinstance(item, Field) and item not in found]
+            new = [item for item in new if item.base is self.base and item.function is not None]
+            found.update(dict.fromkeys(new))
+            waiting += new
+        return [item for item in found if item.is_site]
+
+    def of_known(self, known: dict[Field, Tensor], x: Tensor) -> Tensor:
+        """Its numbers where some of what it is a function of has these, and the root has `x`."""
+        if self not in known:
+            above = [item for item in self.inputs if isinstance(item, Field)]
+            if self.step is not None:
+                known[self] = self.step(*(item.of_known(known, x) for item in above))
+            elif self.function is not None and above and above[0].function is self.function:  # a view
+                known[self] = above[0].of_known(known, x)
+            else:
+                known[self] = self.apply(x)
+        return known[self]
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from sigprop.results.stated_errors import tell
 from sigprop.score_masks import score_summary
 from sigprop.sites import SCORES, CallCounter, DepthCounter, depths, inside
 from sigprop.theory import EXACT, Evidence, Gradient, Signal, Status
+from sigprop.theory.ops.activation import Activation
 from sigprop.theory.states import FEW as OWN_AVERAGE
 
 Axes = tuple[tuple[int, bool], ...]
@@ -126,21 +128,38 @@ class SiteRows:
                 self._waiting.setdefault(item.node, []).append((row, item, evidence))
         drawn = found.capture.drawn
         passed = [function.sites_between for function in (*drawn, *heads_in(states))]
+        self._passed: dict[Field, Gradient] = {}
         self._bypassed = {site for sites in passed for site in sites}.union(start.passed)
+        self._composed: dict[Node, list[Field]] = {}
+        for item in found.capture.composed:
+            if item.is_made and isinstance(item.node.op, Activation):
+                self._composed.setdefault(item.node, []).append(item)
+                self._bypassed.update(item.sites_behind())
 
     def take_gradient(self, node: Node, gradient: Gradient) -> None:
         for row, item, evidence in self._waiting.get(node, ()):
             self._fill(row, item, evidence, gradient)
             if item in self._bypassed:
                 self._kept[item] = gradient
+        for item in self._composed.get(node, ()):
+            self._pass_functions(item, gradient)
+
+    def _pass_functions(self, item: Field, gradient: Gradient) -> None:
+        """To the sites between a function and what it is recorded as a function of."""
+        op, x = self._states.op(item.node), self._states.signal(item.node.inputs[0])
+        assert isinstance(op, Activation)
+        for site in item.sites_behind():
+            made, before = op.at_function(gradient, partial(_slope, item, site), x), self._passed.get(site)
+            self._passed[site] = made if before is None else before + made
 
     def finish(self) -> list[SiteRow]:
         """Add the gradients that passed sites without their nodes."""
         for found in self._waiting.values():
             for row, item, evidence in found:
-                passed, kept = self._states.passed.get(item), self._kept.get(item)
-                if passed is not None:
-                    self._fill(row, item, evidence, passed if kept is None else passed + kept)
+                passed = [made[item] for made in (self._states.passed, self._passed) if item in made]
+                if passed:
+                    kept = [self._kept[item]] if item in self._kept else []
+                    self._fill(row, item, evidence, reduce(operator.add, passed + kept))
         tell(self._told)
         return self.sites
 
@@ -160,6 +179,15 @@ class SiteRows:
         ):
             self._last = (key, summary(state.kernel.values, mean, axes, mask), state)
         return self._last[1]
+
+
+def _slope(item: Field, site: Field, x: Tensor) -> Tensor:
+    """That of a tensor along a site, both functions of one, at these numbers of it."""
+    with torch.enable_grad():
+        value = site.apply(x).detach().requires_grad_()
+        made = item.of_known({site: value}, x)
+        slope = torch.autograd.grad(made.sum(), value)[0] if made.requires_grad else torch.zeros_like(x)
+    return slope.detach()
 
 
 def parameter_rows(found: TracedModel) -> list[ParameterRow]:

@@ -1,5 +1,6 @@
 """Sites that replays pass on the way to deeper sources: their gradients are counted although no node sends them."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -42,3 +43,29 @@ def test_what_passes_is_added_to_what_arrives():
     row = next(row for row in predict(build(make), X, loss=loss).sites if row.name == "middle")
     seen = next(row for row in measure(None, X, loss, build=make, seeds=64).sites if row.name == "middle")
     assert abs(row.grad_variance - seen.grad_variance) < 5.0 * seen.errors["grad_variance"]
+
+
+class Again(nn.Module):
+    """A function of an activation, which is a site, and maybe a path of its own."""
+
+    def __init__(self, function, also=False, width=128):
+        super().__init__()
+        self.first, self.active, self.function = nn.Linear(24, width), nn.ReLU(), function
+        self.middle, self.side, self.readout = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 8)
+        self.also = also
+
+    def forward(self, x):
+        y = self.active(self.first(x))
+        z = self.middle(self.function(y))
+        return self.readout(z + self.side(y) if self.also else z)
+
+
+@pytest.mark.parametrize("also", [False, True])
+@pytest.mark.parametrize("function", [torch.relu, lambda y: y * torch.tanh(2.0 * y.view(6, -1))], ids=["relu", "gated"])
+def test_a_site_that_a_function_is_a_function_of(agreement, function, also):
+    """Both are followed as functions of what is below: the site had no gradient, or only that of the other path."""
+    skip = () if also else ("side", "side.weight", "side.bias")
+    found = agreement(
+        lambda: Again(function, also), X, lambda out: F.cross_entropy(out, TARGET[:6]), seeds=48, skip=skip
+    )
+    assert found["active"].grad_variance > 0.0

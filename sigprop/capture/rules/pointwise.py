@@ -141,7 +141,10 @@ def pointwise(
     if slope is not None and (inner is None or item.slope is not None):
         total = slope * (1.0 if inner is None else item.slope or 0.0)
     make = lambda made: _activation_node(capture, made, call if inner is None else None)  # noqa: E731
-    return item.entrywise(make, composed, call, slope=total, statistic=item.statistic)
+    made = item.entrywise(make, composed, call, slope=total, statistic=item.statistic, step=function)
+    if inner is not None:
+        capture.composed.append(made)
+    return made
 
 
 def function_of_one(
@@ -155,11 +158,17 @@ def function_of_one(
         return None
     applied = function or call.function
 
-    def composed(x: Tensor) -> Tensor:
-        return applied(*(item.apply(x) if isinstance(item, Field) else x.new_tensor(item) for item in given))
+    def step(*values: Tensor) -> Tensor:
+        found = iter(values)
+        return applied(*(next(found) if isinstance(item, Field) else values[0].new_tensor(item) for item in given))
 
-    make, known = lambda item: _activation_node(capture, item, None), {"statistic": first.statistic}
-    return first.entrywise(make, composed, call, transparent=False, inputs=tuple(fields), **known)
+    def composed(x: Tensor) -> Tensor:
+        return step(*(item.apply(x) for item in fields))
+
+    make, known = lambda item: _activation_node(capture, item, None), {"statistic": first.statistic, "step": step}
+    made = first.entrywise(make, composed, call, transparent=False, inputs=tuple(fields), **known)
+    capture.composed.append(made)
+    return made
 
 
 def _arranged(item: Field) -> tuple[Any, ...]:

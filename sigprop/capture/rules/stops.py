@@ -40,10 +40,13 @@ def rescaled(capture: Capture, call: Call, item: Field, slope: float) -> Field:
     """The same numbers, with `slope` times the gradient."""
     inner = item.function
 
-    def function(x: Tensor) -> Tensor:
-        return scaled_gradient(x if inner is None else inner(x), slope)
+    def step(x: Tensor) -> Tensor:
+        return scaled_gradient(x, slope)
 
-    return item.entrywise(lambda _: capture.apply(GradientScale(slope=slope), item.node), function, call)
+    def function(x: Tensor) -> Tensor:
+        return step(x if inner is None else inner(x))
+
+    return item.entrywise(lambda _: capture.apply(GradientScale(slope=slope), item.node), function, call, step=step)
 
 
 def scaled_gradient(x: Tensor, slope: float) -> Tensor:

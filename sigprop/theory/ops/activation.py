@@ -164,6 +164,13 @@ class Activation(Op):
         )
         return (self._steep(made, slope, slopes, output, x) if isinstance(slope, Tensor) else made,)
 
+    def at_function(self, gradient: Gradient, slope: quadrature.Function, x: Signal) -> Gradient:
+        """The gradient at another function of `x` that this is a function of; `slope(x)` is that of this along it."""
+        vx, vy, covariance, mx, my = as_pair(*self._arguments(x))
+        both = quadrature.cross_moment(slope, None, vx, vy, covariance, mx, my, self.function.kinks)
+        made = Gradient(gradient.kernel.like(gradient.kernel.values * both), evidence=gradient.evidence)
+        return made.note(Status.QUADRATURE, f"the slope of {self.function.name} along a function of its argument")
+
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
         """By Stein's lemma `Cov(f(x), u) = E f' Cov(x, u)` for every `u` that is Gaussian together with `x`."""
         (x,) = inputs

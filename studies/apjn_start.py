@@ -14,6 +14,7 @@ a ridge) can tell them apart up to a depth proportional to xi.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import sys
 from collections import OrderedDict
@@ -208,7 +209,7 @@ def over_planes(
         else:
             x = (WEIGHTS[0], axis(*WEIGHTS[1:], points))
             diagram = measured_diagram(model, x, y, fixed, settings, chunk=64, **run)
-        panels.append(_short(diagram.to_dict()))
+        panels.append(_short(json.loads(diagram.to_json())))
         print(title, file=sys.stderr, flush=True)
     return {"initializations": initializations, "points": points, "seeds": [first], "panels": panels}
 
@@ -225,7 +226,8 @@ def draw_planes(figure: int, data: dict[str, Any], path: Path) -> None:
     """Heat maps with what theory says over them."""
     panels = []
     for (title, _, settings, _, fixed), stored in zip(planes_of(figure), data["panels"], strict=True):
-        diagram = PhaseDiagram.from_dict(stored)
+        fields = {key: value for key, value in stored.items() if key not in ("schema", "kind")}  # of earlier runs
+        diagram = PhaseDiagram.from_json(json.dumps(fields | {"schema_version": 1}))
         panel, x, y = Panel(title, diagram), (diagram.x_name, diagram.x), (diagram.y_name, diagram.y)
         if figure == 2:
             panel.overlays = overlays(settings["activation"], settings["norm"], x, y, fixed)["overlays"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tempfile
@@ -26,7 +25,9 @@ def show(*parts: Any) -> None:
         if isinstance(part, Grid):
             typer.echo(part.text(width()))
         elif isinstance(part, (dict, list)):
-            typer.echo(json.dumps(part, indent=1))
+            from sigprop.results.files import written
+
+            typer.echo(written(part))
         else:
             typer.echo(part if part.startswith(("{", "[")) else filled(part, width()))
 

@@ -18,6 +18,7 @@ import numpy as np
 from sigprop.blueprints.prediction import predict
 from sigprop.blueprints.transformer import NORMS, Transformer
 from sigprop.errors import UnknownNameError, require
+from sigprop.plans.recipes.schemes.sums import layer_scale_start
 from sigprop.results import SiteRow
 
 CONSTANT_RANGE = 3.0
@@ -79,32 +80,20 @@ def _rms(x: np.ndarray) -> float:
     return float(np.sqrt(np.mean(x**2)))
 
 
-def _vanilla(depth: int) -> dict[str, Any]:
-    return {"init": "xavier"}
-
-
-def _deepscale(depth: int) -> dict[str, Any]:
-    return {"init": "deepscale", "skip_scale": (1 - 2 / depth) ** 0.5, "branch_scale": (2 / depth) ** 0.5}
-
-
-def _ds_init(depth: int) -> dict[str, Any]:
-    return {"init": "xavier", "branch_scale": [1.0 / layer for layer in range(1, depth + 1)]}
-
-
-def _layer_scale(depth: int) -> dict[str, Any]:
-    return {"init": "xavier", "branch_scale": 0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6}
-
-
-def _deepnorm(depth: int) -> dict[str, Any]:
-    return {"init": "xavier", "skip_scale": (2 * depth) ** 0.25, "branch_scale": (8 * depth) ** -0.5}
-
-
 SCALINGS: dict[str, Callable[[int], dict[str, Any]]] = {
-    "vanilla": _vanilla,
-    "deepscale": _deepscale,
-    "ds_init": _ds_init,
-    "layer_scale": _layer_scale,
-    "deepnorm": _deepnorm,
+    "vanilla": lambda depth: {"init": "xavier"},
+    "deepscale": lambda depth: {
+        "init": "deepscale",
+        "skip_scale": (1 - 2 / depth) ** 0.5,
+        "branch_scale": (2 / depth) ** 0.5,
+    },
+    "ds_init": lambda depth: {"init": "xavier", "branch_scale": [1.0 / layer for layer in range(1, depth + 1)]},
+    "layer_scale": lambda depth: {"init": "xavier", "branch_scale": layer_scale_start(depth)},
+    "deepnorm": lambda depth: {
+        "init": "xavier",
+        "skip_scale": (2 * depth) ** 0.25,
+        "branch_scale": (8 * depth) ** -0.5,
+    },
 }
 
 

@@ -31,7 +31,7 @@ Row = TypeVar("Row")
 INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
-def written(data: dict[str, Any], path: str | Path | None = None) -> str:
+def written(data: dict[str, Any] | list[Any], path: str | Path | None = None) -> str:
     """Strict JSON text: a missing number is null, an infinite one a string. Also written to `path` when given."""
     text = json.dumps(_strict(data), indent=1, allow_nan=False)
     if path is not None:

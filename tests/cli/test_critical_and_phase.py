@@ -38,11 +38,11 @@ def test_critical_json_and_table():
 
 def test_predicted_and_measured_phase(tmp_path):
     plane = ("--sigma-w", "0.5:2.5:5", "--sigma-b", "0:0.8:3")
-    theory = PhaseDiagram.from_dict(json.loads(run("phase", "mlp", "--activation", "erf", *plane, "--json")))
+    theory = PhaseDiagram.from_json(run("phase", "mlp", "--activation", "erf", *plane, "--json"))
     figure = tmp_path / "erf.png"
     options = ("--measure", "--inits", "3", "--depth", "10", "--width", "100", "--figure", str(figure))
     text = run("phase", "mlp", "--activation", "erf", *plane, *options, "--json")
-    measured = PhaseDiagram.from_dict(json.loads(text))
+    measured = PhaseDiagram.from_json(text)
     assert figure.stat().st_size > 5000
     for row in range(3):
         for column in range(5):
@@ -63,7 +63,7 @@ def test_theory_is_drawn_over_other_models(tmp_path):
     small = ("--depth", "4", "--width", "32", "--set", "heads=2", "--sigma-w", "0.3:3:3", "--sigma-b", "0:1:2")
     figure = tmp_path / "vit.png"
     text = run("phase", "vit", *small, "--measure", "--inits", "1", "--figure", str(figure), "--json")
-    measured = PhaseDiagram.from_dict(json.loads(text))
+    measured = PhaseDiagram.from_json(text)
     assert measured.settings["depth"] == 4
     assert figure.stat().st_size > 5000
     assert measured.standard_error is not None

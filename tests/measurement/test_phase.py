@@ -96,8 +96,8 @@ def test_reproducible_and_resumable(tmp_path):
     assert mlp_phase(network, **grid, initializations=6, seed=4).chi != whole.chi
     with pytest.raises(InputError, match="other settings"):
         mlp_phase(network, **grid, initializations=6, seed=4, resume=state)
-    path = whole.save(tmp_path / "phase.json")
-    assert PhaseDiagram.load(path) == whole
+    whole.to_json(tmp_path / "phase.json")
+    assert PhaseDiagram.from_json(tmp_path / "phase.json") == whole
 
 
 def test_common_random_numbers():

@@ -12,7 +12,6 @@ from sigprop.cli.options import Figure, Json, Quiet, Seed, Settings, progress, r
 from sigprop.errors import InputError, UnknownNameError, require
 
 if TYPE_CHECKING:
-    from sigprop.research.phase.diagram import PhaseDiagram
     from sigprop.research.phase.networks import Network
 
 
@@ -109,9 +108,11 @@ def phase_command(
         above = drawn_above(plane, None if measure else diagram)
         phase_figure([Panel(_title(model, network), diagram, **above)], figure)
     if json:
-        show(diagram.to_dict())
+        show(diagram.to_json())
         return
-    _summary(diagram, figure)
+    show(diagram.summary())
+    if figure is not None:
+        show(f"figure: {figure}")
 
 
 def _axes(sigma_w: str, sigma_b: str, residual: str | None, model: str) -> tuple[Axis, Axis, dict[str, float]]:
@@ -135,27 +136,3 @@ def _title(model: str, network: Network | None) -> str:
         return model
     name = network.settings()["activation"]
     return f"mlp, {name}" + ("" if network.norm == "none" else f", norm {network.norm}")
-
-
-def _summary(diagram: PhaseDiagram, figure: Path | None) -> None:
-    everything = [value for row in diagram.chi for value in row]
-    values = sorted(value for value in everything if math.isfinite(value))
-    if not values:
-        raise InputError("the signal overflows at every point: take smaller --sigma-w")
-    ordered, chaotic = sum(value < 0.99 for value in values), sum(value > 1.01 for value in values)
-    shares = [count / len(values) for count in (ordered, len(values) - ordered - chaotic, chaotic)]
-    show(
-        f"chi_J over {len(diagram.x)} x {len(diagram.y)} points: {values[0]:.4g} to {values[-1]:.4g}, "
-        f"median {values[len(values) // 2]:.4g}",
-        "ordered {:.0%}, within 1 % of critical {:.0%}, chaotic {:.0%}".format(*shares),
-    )
-    if diagram.standard_error is not None:
-        pairs = zip(diagram.chi, diagram.standard_error, strict=True)
-        ratios = [e / c for chi, error in pairs for c, e in zip(chi, error, strict=True) if c]
-        errors = sorted(ratio for ratio in ratios if math.isfinite(ratio))
-        if errors:
-            show(f"standard error: median {errors[len(errors) // 2]:.2%}, largest {errors[-1]:.2%}")
-    if len(values) < len(everything):
-        show(f"{len(everything) - len(values)} points without a value: the signal overflows there")
-    if figure is not None:
-        show(f"figure: {figure}")

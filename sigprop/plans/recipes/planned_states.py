@@ -139,23 +139,19 @@ class PredictedPlan:
         return self.grad_variance[0] / self.grad_variance[-1] if self.grad_variance[-1] else math.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; None for what is not finite."""
+        """Plain data."""
         return {
             "recipe": self.recipe,
-            "forward_growth": _finite(self.forward_growth),
-            "gradient_growth": _finite(self.gradient_growth),
-            "token_correlation": _finite(self.token_correlation[-1]),
-            "sensitivity": _finite(self.sensitivity),
+            "forward_growth": self.forward_growth,
+            "gradient_growth": self.gradient_growth,
+            "token_correlation": self.token_correlation[-1],
+            "sensitivity": self.sensitivity,
             "profile": {
-                "variance": [_finite(value) for value in self.variance],
-                "token_correlation": [_finite(value) for value in self.token_correlation],
-                "grad_variance": [_finite(value) for value in self.grad_variance],
+                "variance": self.variance,
+                "token_correlation": self.token_correlation,
+                "grad_variance": self.grad_variance,
             },
         }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def predict_plan(structure: Structure, recipe: str | None, **options: Any) -> PredictedPlan:

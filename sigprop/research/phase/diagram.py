@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.errors import InputError, require
-from sigprop.results.files import write_whole
+from sigprop.results.files import Result
 
-PHASE_SCHEMA = 1
 AXES = ("sigma_w", "sigma_b", "residual")
 Axis = tuple[str, Sequence[float]]
 
@@ -41,12 +38,14 @@ def plane_values(x: Axis, y: Axis, fixed: dict[str, float] | None, start: dict[s
     return values
 
 
-@dataclass
-class PhaseDiagram:
+@dataclass(repr=False)
+class PhaseDiagram(Result):
     """`chi[i][j]` belongs to `y[i]`, `x[j]`; standard errors over initializations where it was measured.
 
     A value that is not finite (overflow, the error of one initialization) is nan here and null in a file.
     """
+
+    DOCUMENT = ("phase diagram", 1)
 
     x_name: str
     x: list[float]
@@ -63,30 +62,29 @@ class PhaseDiagram:
         """Of numbers in the order [y, x]."""
         return cls(x[0], list(x[1]), y[0], list(y[1]), chi, standard_error, settings or {})
 
-    def to_dict(self) -> dict[str, Any]:
-        fields = {**asdict(self), "chi": _finite(self.chi), "standard_error": _finite(self.standard_error)}
-        return {"schema": PHASE_SCHEMA, "kind": "phase", **fields}
+    def __str__(self) -> str:
+        return self.summary()
 
-    def save(self, path: str | Path) -> Path:
-        write_whole(Path(path), json.dumps(self.to_dict()))
-        return Path(path)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> PhaseDiagram:
-        if data.get("kind") != "phase" or data.get("schema") != PHASE_SCHEMA:
-            raise InputError(f"not a phase diagram of schema {PHASE_SCHEMA}: keys {sorted(data)[:6]}")
-        fields = {key: value for key, value in data.items() if key not in ("schema", "kind")}
-        for key in ("chi", "standard_error"):
-            if fields.get(key) is not None:
-                fields[key] = [[math.nan if value is None else value for value in row] for row in fields[key]]
-        return cls(**fields)
-
-    @classmethod
-    def load(cls, path: str | Path) -> PhaseDiagram:
-        return cls.from_dict(json.loads(Path(path).read_text()))
-
-
-def _finite(rows: list[list[float]] | None) -> list[list[float | None]] | None:
-    if rows is None:
-        return None
-    return [[value if math.isfinite(value) else None for value in row] for row in rows]
+    def summary(self) -> str:
+        """The range of chi_J, the shares that are ordered, critical and chaotic, and the standard errors."""
+        everything = [value for row in self.chi for value in row]
+        values = sorted(value for value in everything if math.isfinite(value))
+        if not values:
+            raise InputError("the signal overflows at every point: take smaller sigma_w")
+        ordered, chaotic = sum(value < 0.99 for value in values), sum(value > 1.01 for value in values)
+        shares = [count / len(values) for count in (ordered, len(values) - ordered - chaotic, chaotic)]
+        lines = [
+            f"chi_J over {len(self.x)} x {len(self.y)} points: {values[0]:.4g} to {values[-1]:.4g}, "
+            f"median {values[len(values) // 2]:.4g}",
+            "ordered {:.0%}, within 1 % of critical {:.0%}, chaotic {:.0%}".format(*shares),
+        ]
+        if self.standard_error is not None:
+            pairs = zip(self.chi, self.standard_error, strict=True)
+            ratios = [e / c for chi, error in pairs for c, e in zip(chi, error, strict=True) if c]
+            errors = sorted(ratio for ratio in ratios if math.isfinite(ratio))
+            lines += (
+                [f"standard error: median {errors[len(errors) // 2]:.2%}, largest {errors[-1]:.2%}"] if errors else []
+            )
+        if len(values) < len(everything):
+            lines.append(f"{len(everything) - len(values)} points without a value: the signal overflows there")
+        return "\n".join(lines)

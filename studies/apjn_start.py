@@ -19,13 +19,16 @@ import math
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sigprop.compat import Figure
 from sigprop.measurement.jacobian import jacobian_profile
 from sigprop.models import build
 from sigprop.research.criticality import Vanilla, architecture, stretched_rate, trajectory
@@ -33,9 +36,11 @@ from sigprop.research.criticality.networks import ActivationNorm, PreactivationN
 from sigprop.research.lab.data import labelled_idx
 from sigprop.research.phase.diagram import PhaseDiagram
 from sigprop.research.phase.diagrams import SIZES, measured_diagram, mlp_phase, overlays
-from sigprop.research.phase.figure import DepthCurve, Overlay, Panel, curves_figure, phase_figure
+from sigprop.research.phase.figure import Overlay, Panel, phase_figure
 from sigprop.research.phase.networks import Network
 from sigprop.research.phase.predicted import blueprint_diagram, blueprint_line
+from sigprop.results.figures import COLOURS, label
+from sigprop.results.files import write_figure
 from sigprop.theory.activations import get
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting, mean_and_spread, power, rounded, slope
 
@@ -66,14 +71,14 @@ def cases_of(figure: int) -> dict[str, tuple[str, str, float, float, float, int]
 def over_depth(figure: int, setting: Setting, width: int, initializations: int, first: int) -> dict[str, Any]:
     """J^{0,l} measured and by the recursion; of Fig. 9 the logarithms, with the rate of theory."""
     rows = []
-    for label, (activation, norm, mu, sigma_w, sigma_b, depth) in cases_of(figure).items():
+    for case, (activation, norm, mu, sigma_w, sigma_b, depth) in cases_of(figure).items():
         known = architecture(activation, norm, mu)
         shape = {"activation": activation, "norm_placement": norm, "mu": mu, "depth": depth - 1, "width": width}
         seeds = range(first, first + initializations)
         found = torch.tensor([jacobians(shape, sigma_w, sigma_b, seed, setting.device) for seed in seeds])
         measured, error = found.mean(0), found.std(0) / len(found) ** 0.5
         predicted = sigma_w**2 * trajectory(known, sigma_w, sigma_b, depth).jacobian
-        row: dict[str, Any] = {"case": label}
+        row: dict[str, Any] = {"case": case}
         if figure == 9:
             assert isinstance(known, Vanilla)
             measured, error, predicted = measured.log(), error / measured, predicted.log()
@@ -92,6 +97,39 @@ def jacobians(shape: dict[str, Any], sigma_w: float, sigma_b: float, seed: int, 
     x = torch.randn(1, network.config.inputs, generator=generator).to(device)
     layers = ["network.input", "network.blocks.*"]
     return [item.value for item in jacobian_profile(model, x, layers, "start", probes=4, seed=seed)]
+
+
+@dataclass
+class DepthCurve:
+    """One curve over depth, with a band where it has errors; a prediction is drawn dashed."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    error: Sequence[float] | None = None
+    predicted: bool = False
+
+
+def curves_figure(
+    panels: Sequence[tuple[str, Sequence[DepthCurve]]],
+    path: str | Path,
+    scales: tuple[str, str] = ("log", "log"),
+    labels: tuple[str, str] = ("layer", r"$J^{0,l}$"),
+) -> Path:
+    """Panels of curves over depth."""
+    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+    for axis, (name, curves) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+        for index, curve in enumerate(curves):
+            colour, style = ("#222222", "--") if curve.predicted else (COLOURS[index % len(COLOURS)], "-")
+            axis.plot(curve.x, curve.y, style, color=colour, linewidth=1.4, label=curve.label)
+            if curve.error is not None:
+                low, high = (np.array(curve.y) + s * np.array(curve.error) for s in (-1, 1))
+                axis.fill_between(curve.x, low, high, color=colour, alpha=0.2, linewidth=0)
+        axis.set(xscale=scales[0], yscale=scales[1], ylabel=labels[1])
+        label(axis, name, labels[0])
+        axis.legend(fontsize=8, frameon=False)
+    write_figure(Path(path), figure, dpi=110)
+    return Path(path)
 
 
 def draw_curves(figure: int, data: dict[str, Any], path: Path) -> None:

@@ -37,7 +37,7 @@ class FunctionWatch(Mode):
         kwargs = kwargs or {}
         if self.recorder.phase != "forward":
             return func(*args, **kwargs)
-        joins = self.junctions and func in ADDITIONS and is_residual(*args[:2])
+        joins = self.junctions and func in ADDITIONS and skip_and_branch(*args[:2]) is not None
         output = func(*args, **kwargs)
         if joins:
             self.recorder.record(self._name("add"), output)
@@ -97,11 +97,6 @@ ADDITIONS = {
     torch.Tensor.__radd__,
     torch.Tensor.__iadd__,
 }
-
-
-def is_residual(left: Any = None, right: Any = None) -> bool:
-    """One operand is computed from the other (or from what the other scales) through parameters."""
-    return skip_and_branch(left, right) is not None
 
 
 def skip_and_branch(left: Any = None, right: Any = None) -> tuple[Tensor, Tensor] | None:

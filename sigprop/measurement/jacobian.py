@@ -206,7 +206,7 @@ def _from_start(
             for name in later:
                 output = cuts.output(name)
                 tangent = forward_ad.unpack_dual(output).tangent
-                square = torch.zeros((), dtype=torch.float64) if tangent is None else _square(tangent)
+                square = torch.zeros((), dtype=torch.float64) if tangent is None else tangent.double().square().sum()
                 found.setdefault(name, []).append(square / output.numel())
     return [_estimate(start, name, torch.stack(values).tolist(), False) for name, values in found.items()]
 
@@ -223,10 +223,6 @@ def _estimate(source: str, target: str, values: list[float], exact: bool) -> Par
         return PartialJacobian(source, target, mean, math.nan, exact)
     error = 0.0 if exact else statistics.stdev(values) / math.sqrt(len(values))
     return PartialJacobian(source, target, mean, error, exact)
-
-
-def _square(x: Tensor) -> Tensor:
-    return x.detach().double().square().sum()
 
 
 class Cuts:

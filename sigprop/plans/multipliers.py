@@ -77,11 +77,6 @@ def multipliers(sizes: Sizes, optimizer: str, matrix: Matrix | None = None, alph
     return Multipliers(lr, decay, sizes.gradient if follows else 1.0)
 
 
-def folded_multipliers(optimizer: str, factor: float) -> Multipliers:
-    """Those of a weight that carries a factor."""
-    return multipliers(Sizes().gauged(factor), optimizer)
-
-
 def muon_scale(scale: str, rows: int, columns: int) -> float:
     """What this Muon multiplies the orthogonal update of a matrix with."""
     return {

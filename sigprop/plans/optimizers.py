@@ -20,7 +20,7 @@ from sigprop.plans.application import match
 from sigprop.plans.matrix_optimizers import AdamH, Muon, MuonH, NorMuon, groups_of, matrix_sizes
 from sigprop.plans.multipliers import muon_scale
 from sigprop.plans.suggestion import suggested_lr
-from sigprop.results.parameters import ROLES, VECTORS, WIDTH_CLASSES
+from sigprop.results.parameters import ROLES, WIDTH_CLASSES
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
@@ -70,7 +70,7 @@ def param_groups(
             continue
         if roles is not None and row.role not in roles and WIDTH_CLASSES.get(row.role) not in roles:
             continue
-        decays = weight_decay and (decay_vectors or not _is_vector(row))
+        decays = weight_decay and (decay_vectors or not row.is_vector)
         factors = (row.lr, row.weight_decay if decays else 0.0, row.eps if eps is not None else 1.0)
         key = (*_key(factors, merge), float(own_rate))
         if key not in groups:
@@ -110,10 +110,6 @@ def trained_by(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
 def algorithm_of(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
     """The rule that a parameter's multipliers follow: the plan's own with its scale, or AdamW's."""
     return optimizer if trained_by(optimizer, role, shape) == optimizer.partition(":")[0] else "adamw"
-
-
-def _is_vector(row: ParameterPlan) -> bool:
-    return row.role in VECTORS or len(row.shape) < 2
 
 
 def _key(rates: tuple[float, float, float], merge: float) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sigprop.errors import require
-from sigprop.results.parameters import KEEP, Init, is_finite
+from sigprop.results.parameters import KEEP, VECTORS, Init, is_finite
 
 PLACES = ("input", "output")
 FACTORS = ("lr", "weight_decay", "eps")
@@ -30,6 +30,11 @@ class ParameterPlan:
         for name in FACTORS:
             require(is_finite(getattr(self, name)), name, getattr(self, name), "a finite number")
             require(getattr(self, name) >= 0, name, getattr(self, name), "a number that is not negative")
+
+    @property
+    def is_vector(self) -> bool:
+        """Gains and biases, which do not decay."""
+        return self.role in VECTORS or len(self.shape) < 2
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ Reference: Stratos, eqs. (3) to (5) (with -[[1 <= l <= L]] in (5)), (14), (18) t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from sigprop.plans.exponents import (
@@ -151,11 +151,7 @@ def classify(
 
 def default_rates(parametrization: Parametrization, optimizer: OptimizerRule, alignment: Alignment) -> Exponents:
     """The table's rates: features move at order one whatever the readout's own alignment."""
-    return solve(parametrization, optimizer, unaligned_readout(alignment)).c
-
-
-def unaligned_readout(alignment: Alignment) -> Alignment:
-    return Alignment(**{**vars(alignment), "omega_readout": HALF})
+    return solve(parametrization, optimizer, replace(alignment, omega_readout=HALF)).c
 
 
 def equivalents(parametrization: Parametrization, optimizer: OptimizerRule, alignment: Alignment) -> tuple[str, ...]:

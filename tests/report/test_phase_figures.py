@@ -1,7 +1,8 @@
 """Figures of phase diagrams and of curves over depth."""
 
 from sigprop.research.phase.diagram import PhaseDiagram
-from sigprop.research.phase.figure import DepthCurve, Overlay, Panel, curves_figure, phase_figure
+from sigprop.research.phase.figure import Overlay, Panel, phase_figure
+from studies.apjn_start import DepthCurve, curves_figure
 
 
 def diagram():

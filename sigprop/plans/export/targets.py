@@ -15,7 +15,7 @@ from sigprop.plans.hooks import is_hooked
 from sigprop.plans.rows import ParameterPlan
 from sigprop.registry import Registry
 from sigprop.results.files import write_whole
-from sigprop.results.parameters import VECTORS, Init
+from sigprop.results.parameters import Init
 from sigprop.sites import pattern
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ def settings(row: ParameterPlan) -> tuple[float, float, float]:
 
 def decayed_settings(row: ParameterPlan) -> tuple[float, float, float]:
     """The same; gains and biases do not decay."""
-    is_vector = row.role in VECTORS or len(row.shape) < 2
-    return (row.lr, 0.0 if is_vector else row.weight_decay, row.eps)
+    return (row.lr, 0.0 if row.is_vector else row.weight_decay, row.eps)
 
 
 def forward_rows(plan: Plan) -> list[str]:

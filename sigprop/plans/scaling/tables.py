@@ -149,7 +149,7 @@ def tied_factor(beside: Beside, made: Plan | None = None) -> tuple[Parameter | D
     ratio = beside.dims[tied.name].fan_out
     meta = {} if made is None else made.meta
     given = ratio**0.5 if meta.get("tied_as_readout") else min(ratio**0.5, 1.0 / meta.get("tied_factor", 1.0))
-    factor = beside.rules.width.tied_multiplier(ratio) * given * beside.pair.table_scale(tied.name)
+    factor = ratio**-beside.rules.width.readout * given * beside.pair.table_scale(tied.name)
     if beside.base is None:
         return tied, min(factor, 1.0)
     own, _ = beside.pair.readout_scales().get(tied.name, (1.0, False))  # T5 multiplies by d^{-1/2} itself

@@ -198,12 +198,6 @@ def derivative(function: Callable[[Tensor], Tensor], kernel: Number) -> Tensor:
         return torch.autograd.grad(value.sum(), leaf)[0]
 
 
-def correlation_length(jacobian: Number) -> Tensor:
-    """xi = 1 / |log chi_J|: the depth over which gradients change by e."""
-    (value,) = as_double(jacobian)
-    return 1 / torch.log(value).abs()
-
-
 _CEILING = 1e12
 """It stands for an infinite kernel in the moments."""
 

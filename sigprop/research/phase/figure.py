@@ -1,4 +1,4 @@
-"""Figures of criticality: heat maps of chi_J with critical lines and points over them, and curves over depth."""
+"""Figures of criticality: heat maps of chi_J with critical lines and points over them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from sigprop.compat import Figure
 from sigprop.research.phase.diagram import PhaseDiagram
-from sigprop.results.figures import COLOURS, label
 from sigprop.results.files import write_figure
 
 if TYPE_CHECKING:
@@ -40,17 +39,6 @@ class Panel:
     contour: PhaseDiagram | None = None
 
 
-@dataclass
-class DepthCurve:
-    """One curve over depth, with a band where it has errors; a prediction is drawn dashed."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    error: Sequence[float] | None = None
-    predicted: bool = False
-
-
 def phase_figure(panels: Sequence[Panel], path: str | Path, columns: int = 3, limit: float = 2.0) -> Path:
     """Heat maps in one colour scale, white at chi_J = 1, from 1 / limit (blue, ordered) to limit (red, chaotic).
 
@@ -71,7 +59,8 @@ def phase_figure(panels: Sequence[Panel], path: str | Path, columns: int = 3, li
     bar.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])
     bar.ax.minorticks_off()
     bar.set_label(r"$\chi_J$")
-    return _save(figure, path)
+    write_figure(Path(path), figure, dpi=110)
+    return Path(path)
 
 
 def _heat_map(axis: Axes, panel: Panel, limit: float):
@@ -102,29 +91,3 @@ def _heat_map(axis: Axes, panel: Panel, limit: float):
     axis.set_ylabel(LABELS.get(diagram.y_name, diagram.y_name))
     axis.set_title(panel.title, fontsize=10, loc="left")
     return mesh
-
-
-def curves_figure(
-    panels: Sequence[tuple[str, Sequence[DepthCurve]]],
-    path: str | Path,
-    scales: tuple[str, str] = ("log", "log"),
-    labels: tuple[str, str] = ("layer", r"$J^{0,l}$"),
-) -> Path:
-    """Panels of curves over depth."""
-    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
-    for axis, (name, curves) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
-        for index, curve in enumerate(curves):
-            colour, style = ("#222222", "--") if curve.predicted else (COLOURS[index % len(COLOURS)], "-")
-            axis.plot(curve.x, curve.y, style, color=colour, linewidth=1.4, label=curve.label)
-            if curve.error is not None:
-                low, high = (np.array(curve.y) + s * np.array(curve.error) for s in (-1, 1))
-                axis.fill_between(curve.x, low, high, color=colour, alpha=0.2, linewidth=0)
-        axis.set(xscale=scales[0], yscale=scales[1], ylabel=labels[1])
-        label(axis, name, labels[0])
-        axis.legend(fontsize=8, frameon=False)
-    return _save(figure, path)
-
-
-def _save(figure: Figure, path: str | Path) -> Path:
-    write_figure(Path(path), figure, dpi=110)
-    return Path(path)

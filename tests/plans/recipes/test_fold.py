@@ -10,7 +10,7 @@ from torch import nn
 from sigprop.errors import UnknownNameError, UnsupportedError
 from sigprop.models import build
 from sigprop.plans import Plan
-from sigprop.plans.multipliers import folded_multipliers
+from sigprop.plans.multipliers import Sizes, multipliers
 from sigprop.plans.recipes import plan
 from sigprop.plans.recipes.planning import _is_bare_norm
 
@@ -276,12 +276,12 @@ def test_refuses_adafactor_where_a_gain_enters_as_one_plus_w():
 
 
 def test_rules_of_the_optimizers():
-    assert folded_multipliers("sgd", 0.5) == (0.25, 4.0, 1.0)
-    assert folded_multipliers("adam", 0.5) == (0.5, 4.0, 2.0)
-    assert folded_multipliers("adamw", 0.5) == (0.5, 2.0, 2.0)
-    assert folded_multipliers("adafactor", 0.5) == (1.0, 1.0, 0.5)
+    assert multipliers(Sizes().gauged(0.5), "sgd") == (0.25, 4.0, 1.0)
+    assert multipliers(Sizes().gauged(0.5), "adam") == (0.5, 4.0, 2.0)
+    assert multipliers(Sizes().gauged(0.5), "adamw") == (0.5, 2.0, 2.0)
+    assert multipliers(Sizes().gauged(0.5), "adafactor") == (1.0, 1.0, 0.5)
     with pytest.raises(UnknownNameError, match="adamw"):
-        folded_multipliers("adamx", 0.5)
+        multipliers(Sizes().gauged(0.5), "adamx")
 
 
 def assert_folds_with_learned_scales(model, recipe):

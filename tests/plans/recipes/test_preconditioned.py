@@ -6,7 +6,7 @@ import torch
 import sigprop as sp
 from sigprop.errors import UnsupportedError
 from sigprop.models import build
-from sigprop.plans.multipliers import folded_multipliers
+from sigprop.plans.multipliers import Sizes, multipliers
 
 FACTOR, LR, DECAY, EPS, STEPS = 0.07, 0.03, 0.2, 1e-3, 12
 
@@ -45,7 +45,7 @@ def shampoo(state, gradient, eps):
 def test_a_weight_with_a_factor_follows_the_one_without(optimizer):
     generator = torch.Generator().manual_seed(0)
     start, target, inputs = (torch.randn(size, generator=generator).double() for size in ((5, 4), (20, 5), (20, 4)))
-    lr, decay, eps = folded_multipliers(optimizer.__name__, FACTOR)
+    lr, decay, eps = multipliers(Sizes().gauged(FACTOR), optimizer.__name__)
     ends = []
     for factor, rates in ((FACTOR, (1.0, 1.0, 1.0)), (1.0, (lr, decay, eps))):
         weight, state = (start if factor != 1.0 else FACTOR * start).clone().requires_grad_(), {}

@@ -14,7 +14,6 @@ from sigprop.research.criticality import (
     stretched_rate,
     trajectory,
 )
-from sigprop.research.criticality.networks import correlation_length
 from sigprop.theory.activations import get
 
 GRID_W = torch.linspace(0.2, 2.6, 7, dtype=torch.float64)[:, None]
@@ -62,12 +61,6 @@ def test_kernel_slope_closed_forms():
     torch.testing.assert_close(architecture("gelu").kernel_slope(k, 1.3, 0.2), 1.69 / 4 + 1.69 / (2 * math.pi) * gelu)
     relu = architecture("relu", residual=0.5).kernel_slope(k, 1.3, 0.2)
     torch.testing.assert_close(relu, torch.full_like(k, 1.69 / 2 + 0.25))
-
-
-def test_correlation_length():
-    assert correlation_length(math.exp(-0.1)).item() == pytest.approx(10.0)
-    assert correlation_length(math.exp(0.1)).item() == pytest.approx(10.0)
-    assert correlation_length(1.0).item() == math.inf
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,6 @@ class WidthRule:
         """Exponent of the change of logits where the readout aligns with the features: `d d^{-A} d^{-r}`."""
         return 1.0 - self.readout - self.change
 
-    def tied_multiplier(self, fan_in: float) -> float:
-        """Forward factor of a readout whose weight is the embedding: `m_in^{-A}`."""
-        return fan_in**-self.readout
-
 
 WIDTH_RULES: Registry[Callable[..., WidthRule]] = Registry("parametrization", __name__, "Of a family: meta:1/2.")
 

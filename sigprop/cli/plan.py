@@ -85,11 +85,11 @@ def _prescribed(
     from sigprop.distributions import build
     from sigprop.plans.recipes import RECIPES
     from sigprop.plans.scaling import plan
-    from sigprop.structure import read_structure
+    from sigprop.structure import structure_of
 
     needs_weights = any(RECIPES[name].data for name in (recipe, *others))
     built = source.build() if needs_weights else build(source.build)
-    structure = read_structure(built, source.batch)
+    structure = structure_of(built, source.batch)
     made = plan(built, recipe, structure=structure, **parts, **options)
     predicted, refused = _predicted(structure, recipe, options, others)
     made.meta |= {"refused": refused} if refused else {}

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.batches import as_batch, mapped
+from sigprop.batches import as_batch, first_batch, mapped, tensors_in
 from sigprop.capture.layout import LARGEST
 from sigprop.capture.record import Field, Record, Weight
 from sigprop.capture.roles import CONTRACTIONS, readouts
 from sigprop.capture.tracing import trace
 from sigprop.distributions import skeleton_of
+from sigprop.errors import SigpropError, TooLarge
 from sigprop.graph.graph import record_of
 from sigprop.inputs import made_up_batch
 from sigprop.sites import ADDITION, ROOT, CallCounter, inside
@@ -28,6 +29,8 @@ from sigprop.structure.residual import CARRIED, SUMS, Sum, Tensors, core, ends_i
 
 STEPS = 12
 TOKENS = 64
+FEW, EXAMPLES = 640, (1 << 40, 256, 64, 16, 4, 2)
+"""Positions whose pairs are followed in seconds, and how many examples of a batch are tried for no more of them."""
 
 
 def read_structure(model: nn.Module, batch: Any = None, positions: int = LARGEST) -> Structure:
@@ -72,6 +75,32 @@ def read_structure(model: nn.Module, batch: Any = None, positions: int = LARGEST
         model=model,
         batch=batch,
     )
+
+
+def structure_of(model: nn.Module, batch: Any = None) -> Structure:
+    """`read_structure` on as many examples of a large batch as have few positions, two at least; the structure keeps
+    the whole batch."""
+    batch = made_up_batch(model, TOKENS) if batch is None else as_batch(batch, model)
+    for count in EXAMPLES:
+        positions = FEW if count > EXAMPLES[-1] else LARGEST
+        try:
+            return replace(read_structure(model, few_examples(batch, count), positions), batch=batch)
+        except TooLarge:
+            if positions == LARGEST:
+                raise
+        except SigpropError:
+            if count == EXAMPLES[0]:
+                raise
+            break
+    return read_structure(model, batch)  # fewer examples do not run
+
+
+def few_examples(batch: Any, count: int = 2) -> Any:
+    """The first examples of a batch: what a model is made of does not depend on their number, what a trace costs does."""
+    batch = first_batch(batch)
+    first = next((item for _, item in tensors_in(batch) if item.dim()), None)
+    size = 0 if first is None else len(first)
+    return mapped(batch, lambda item: item[:count] if isinstance(item, Tensor) and item.shape[:1] == (size,) else item)
 
 
 def _traceable(model: nn.Module) -> nn.Module:

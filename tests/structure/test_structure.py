@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+import sigprop as sp
 from sigprop.capture import build
 from sigprop.inputs.synthetic import zipf_ids
 from sigprop.models import build as reference
-from sigprop.structure import read_structure
+from sigprop.structure import from_trace, read_structure
 
 IDS = zipf_ids(64, (1, 12))
 
@@ -135,3 +136,22 @@ def test_a_numbered_container_is_no_block():
     model = nn.Sequential(nn.Embedding(32, 16), nn.TransformerEncoder(layer, 3, enable_nested_tensor=False))
     found = read_structure(model.eval(), torch.zeros(1, 8, dtype=torch.long))
     assert found.blocks == (("1.layers.0", "1.layers.1", "1.layers.2"),)
+
+
+def test_a_plan_reads_few_examples_of_a_large_batch(monkeypatch):
+    """All pairs of 16 x 12 x 12 positions took minutes."""
+    seen = []
+
+    def spied(model, batch, positions=0):
+        seen.append(len(batch))
+        return read_structure(model, batch, positions)
+
+    monkeypatch.setattr(from_trace, "read_structure", spied)
+    model = reference("resnet", depth=1, width=8)
+    channels = next(model.parameters()).shape[1]
+    x = torch.randn(16, channels, 12, 12, generator=torch.Generator().manual_seed(0))
+    made, small = sp.plan(model, "xavier", batch=x), sp.plan(model, "xavier", batch=x[:4])
+    assert max(seen) == 16
+    assert seen.count(4) == 2
+    assert [(row.name, row.init) for row in made.parameters] == [(row.name, row.init) for row in small.parameters]
+    assert from_trace.structure_of(model, x).batch is x

@@ -35,7 +35,7 @@ from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.rows import RECIPES, multiplied, scale_row, times
 from sigprop.plans.rows import JunctionPlan, ParameterPlan, ScalePlan
 from sigprop.results.parameters import KEEP
-from sigprop.structure import Structure, read_structure
+from sigprop.structure import Structure, structure_of
 
 
 def plan(
@@ -59,7 +59,7 @@ def plan(
     recipe's own.
     """
     with reproducibly():
-        structure = read_structure(model, batch) if structure is None else structure
+        structure = structure_of(model, batch) if structure is None else structure
         made = RECIPES[recipe](structure, **options)
         return completed(made, structure, optimizer, surgery, learnable, match_epsilon)
 

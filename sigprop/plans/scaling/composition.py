@@ -50,7 +50,7 @@ from sigprop.plans.scaling.width_rules import WIDTH_RULES, width_rule
 from sigprop.plans.suggestion import TARGETS
 from sigprop.results import Init
 from sigprop.results.parameters import KEEP
-from sigprop.structure import Structure, read_structure
+from sigprop.structure import Structure, structure_of
 
 ZEROS = ("readout", "query", "branch ends")
 """What may start at zero."""
@@ -134,7 +134,7 @@ def compose(
         if built is None:
             if roles or branches:
                 raise InputError("roles= and branches= go with base=: without a base, both are read from the trace")
-            pair = ModelAndBase(read_structure(model, batch) if structure is None else structure)
+            pair = ModelAndBase(structure_of(model, batch) if structure is None else structure)
             dims = reference_dimensions(pair.required, reference_width)
         else:
             pair = read_model_and_base(model, built, batch, structure)

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from sigprop.batches import first_batch, mapped, tensors_in
 from sigprop.errors import InputError, require, require_names
 from sigprop.losses import LossChoice
 from sigprop.plans.exponents import read_optimizer
@@ -37,6 +36,7 @@ from sigprop.plans.scaling.training import (
 )
 from sigprop.plans.scaling.width_rules import width_rule
 from sigprop.results.coordinates import CoordinateReport, Exponent
+from sigprop.structure import few_examples
 
 Shape = tuple[int, ...]
 
@@ -171,14 +171,6 @@ class _Check:
         rows = expected_rows(first, base, dims, asked.optimizer, pair, asked.rules)
         runs = [training.run(model) for model in models]
         return rows, [run.as_rates() for run in runs] if read_optimizer(asked.optimizer).gradient else runs
-
-
-def few_examples(batch: Any) -> Any:
-    """Two examples of a batch: what a model is made of does not depend on their number, what a trace costs does."""
-    batch = first_batch(batch)
-    first = next((item for _, item in tensors_in(batch) if item.dim()), None)
-    count = 0 if first is None else len(first)
-    return mapped(batch, lambda item: item[:2] if isinstance(item, Tensor) and item.shape[:1] == (count,) else item)
 
 
 def _tracked(shapes: list[Shape], progress: bool) -> Iterable[Shape]:

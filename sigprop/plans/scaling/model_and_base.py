@@ -13,7 +13,7 @@ from sigprop.inputs.family import config_of_width
 from sigprop.isolation import undisturbed
 from sigprop.plans.scaling.dimensions import pattern
 from sigprop.sites import unwrap
-from sigprop.structure import Parameter, Scores, Structure, read_structure
+from sigprop.structure import Parameter, Scores, Structure, structure_of
 from sigprop.structure.residual import CARRIED, SCALINGS, core, factor
 
 STEPS = 12
@@ -116,7 +116,7 @@ def read_model_and_base(
 ) -> ModelAndBase:
     """Both structures, or the reason why one could not be traced; the batch must suit both."""
     try:
-        return ModelAndBase(structure or read_structure(model, batch), read_structure(base, batch))
+        return ModelAndBase(structure or structure_of(model, batch), structure_of(base, batch))
     except SigpropError as error:
         return ModelAndBase(reason=str(error).splitlines()[0])
 

@@ -96,7 +96,7 @@ def structure_of(model: nn.Module, batch: Any = None) -> Structure:
 
 
 def few_examples(batch: Any, count: int = 2) -> Any:
-    """The first examples of a batch: what a model is made of does not depend on their number, what a trace costs does."""
+    """The first examples: what a model is made of does not depend on their number, what a trace costs does."""
     batch = first_batch(batch)
     first = next((item for _, item in tensors_in(batch) if item.dim()), None)
     size = 0 if first is None else len(first)

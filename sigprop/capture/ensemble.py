@@ -340,9 +340,16 @@ LARGEST_SITE = 1024
 
 
 def sites_between(target: Field, parts: dict[Field, list[Field]]) -> list[Field]:
-    """Sites with a row that a replay passes on the way to a target, neither drawn nor the target itself."""
+    """Sites with a row that a replay passes on the way to a target: neither drawn, nor views of what is, whose node
+    receives it all, nor the target itself."""
     passed = [item for item in records_between(target, parts) if isinstance(item, Field) and item.is_site]
-    return [item for item in passed if item.layout.positions <= LARGEST_SITE and not item.layout.has_keys]
+    made = [item for item in passed if item.root not in parts or item.function is not None]
+    return [item for item in made if has_row(item) and not item.layout.has_keys]
+
+
+def has_row(item: Field) -> bool:
+    """Whether a site is followed: for its row alone only where it is small."""
+    return item.layout.positions <= LARGEST_SITE or item.is_made
 
 
 def records_between(target: Field, parts: dict[Field, list[Field]]) -> set[Record]:

@@ -342,9 +342,16 @@ def concrete_rows(value: Tensor | float, layout: Layout) -> Tensor:
     return layout.to_rows(numbers)
 
 
+NOISE = "_sigprop_noise"
+"""Where standard normal numbers that the model samples know that others would do as well."""
+
+
 def concrete_kernel(value: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     """Second moments over pairs of positions, and the mean, averaged over channels; those that repeat one, as rotations
-    do over heads, are that one."""
+    do over heads, are that one. Of noise the expected ones."""
+    if getattr(value, NOISE, False):
+        entries = concrete_rows(torch.arange(value.numel()).reshape(value.shape), layout)[:, 0]
+        return (entries[:, None] == entries).double(), torch.zeros(layout.positions, dtype=torch.float64)
     shape = (1,) * (len(layout.dims) - value.dim()) + tuple(value.shape)
     dims = [
         () if n == 1 and not any(axis.is_position for axis in dim) else dim

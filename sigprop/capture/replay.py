@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.ensemble import Ensemble, Joint
-from sigprop.capture.layout import Axis, Layout
+from sigprop.capture.layout import NOISE, Axis, Layout
 from sigprop.capture.record import Call, Field, Record, Weight, no_rule
 from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
@@ -64,6 +64,7 @@ class Replay:
         self.through = through
         self._together: Tensor | None = None
         self.values: dict[Record, Any] = {}
+        self._noise: dict[int, Tensor] = {}
         self.weights: dict[Weight, Tensor] = {}
 
     def __call__(self, record: Record) -> Tensor:
@@ -120,10 +121,17 @@ class Replay:
         return result if record.output is None else result[record.output]
 
     def _filled(self, item: Any) -> Any:
-        """An argument with values in place of records."""
+        """An argument with values in place of records, and noise of this draw."""
         if isinstance(item, (tuple, list, dict)):
-            return mapped(item, lambda inside: self.values[inside] if isinstance(inside, Record) else inside)
-        return self.values[item] if isinstance(item, Record) else item
+            return mapped(item, self._filled)
+        if isinstance(item, Record):
+            return self.values[item]
+        return self._sampled(item) if getattr(item, NOISE, False) else item
+
+    def _sampled(self, noise: Tensor) -> Tensor:
+        if id(noise) not in self._noise:
+            self._noise[id(noise)] = torch.randn(noise.shape, generator=self.generator, dtype=noise.dtype)
+        return self._noise[id(noise)]
 
     def _draw(self, item: Field) -> Tensor:
         """Gaussian numbers of the field's shape with its token kernel and mean, channels independent."""

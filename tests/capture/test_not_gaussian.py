@@ -1,5 +1,7 @@
 """Where entries are not Gaussian, or weights not independent: followed, or marked as a guess."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -344,3 +346,37 @@ def test_a_norm_over_the_batch_takes_out_what_a_channel_is_scaled_by(agreement):
     inputs = torch.randn(24, 24, generator=torch.Generator().manual_seed(0))
     predicted = agreement(Scaled, inputs, seeds=96, training=True)
     assert predicted["norm"].status == "sampled"
+
+
+class Noisy(nn.Module):
+    """Few numbers that are sampled at every pass: about a mean, by a std, and in a function."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.mean, self.std, self.out = way, nn.Linear(32, 3), nn.Linear(32, 3), nn.Linear(3, 48)
+
+    def forward(self, x):
+        mean, std = self.mean(x), F.softplus(self.std(x))
+        if self.way == "like":
+            made = mean + std * torch.randn_like(mean)
+        elif self.way == "rsample":
+            made = torch.distributions.Normal(mean, std).rsample()
+        else:
+            made = torch.tanh(mean) * torch.normal(torch.zeros(len(x), 3), torch.ones(len(x), 3))
+        return self.out(made)
+
+
+@pytest.mark.parametrize("way", ["like", "rsample", "normal"])
+def test_noise_that_a_model_samples_is_that_of_any_pass(way):
+    def energies(seed):
+        rows = predict(build(lambda: Noisy(way)), ROWS, loss="noise", seed=seed)
+        return [rows.parameter(name).grad_second_moment for name in ("mean.weight", "out.weight")]
+
+    found = torch.tensor([energies(seed) for seed in range(4)])
+    real = measure(None, ROWS, "noise", build=lambda: Noisy(way), seeds=range(200), progress=False)
+    for number, name in enumerate(("mean.weight", "out.weight")):
+        row = real.parameter(name)
+        known, error = row.grad_second_moment, row.errors["grad_second_moment"]
+        scatter = float(found[:, number].std())
+        assert scatter < 0.1 * known
+        assert abs(float(found[:, number].mean()) - known) < 5.0 * math.hypot(error, scatter / 2), name

@@ -13,6 +13,7 @@ from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.layout import (
     BATCH,
     CHANNEL,
+    NOISE,
     TOKEN,
     Dim,
     Layout,
@@ -112,6 +113,10 @@ def _of_parts(capture: Capture, weight: Weight) -> Field:
 def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None) -> Field:
     """Real numbers (pixels, features) as a tensor of the network."""
     layout = leading_positions(value.shape) if layout is None else layout
+    if getattr(value, NOISE, False):
+        kernel, mean = concrete_kernel(value, layout)
+        noise = GivenSignal(Signal(Dense(kernel), mean, layout.channels))
+        return Field(layout, lambda _: capture.apply(noise))
     node = _given(capture, concrete_rows(value, layout), *concrete_kernel(value, layout))
     return Field(layout, lambda _: node)
 

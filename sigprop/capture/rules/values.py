@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.layout import Layout, arranged, resized
+from sigprop.capture.layout import NOISE, Layout, arranged, resized
 from sigprop.capture.record import Call, Field, mapped, on_meta
 from sigprop.capture.rules.operands import drawn_result, remember_choice
 from sigprop.capture.rules.replayed import kept, replayed
@@ -79,7 +79,10 @@ def made_alike(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: A
     """New numbers in the shape and type of a tensor, whatever its values are."""
     model = torch.empty((), dtype=input.dtype).expand(input.shape)
     args, kwargs = mapped((args, kwargs), capture.value_of)
-    return call.function(model, *args, **kwargs)
+    made = call.function(model, *args, **kwargs)
+    if call.name == "randn_like":
+        setattr(made, NOISE, True)
+    return made
 
 
 @rule("topk", "sort", "kthvalue", "max", "min", "mode", "median", "cummax")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.batches import as_batch, tensors_in
+from sigprop.batches import Labelled, as_batch, tensors_in
 from sigprop.checks.evaluation import Experiment
 from sigprop.checks.findings.first_update import KNOWN
 from sigprop.checks.prescribing import Fix, prescribe
@@ -161,7 +161,8 @@ def _loss_in_words(profile: Profile | None) -> str:
 def _in_words(batch: Any) -> str:
     """Shapes, and whether they hold token ids or numbers."""
     if isinstance(batch, Mapping):
-        return ", ".join(f"{key} {_in_words(item)}" for key, item in batch.items() if isinstance(item, torch.Tensor))
+        parts = {key: _in_words(item) for key, item in batch.items() if isinstance(item, torch.Tensor)}
+        return ", ".join(f"{words} ({key})" for key, words in parts.items())
     if isinstance(batch, (tuple, list)):
         return " and ".join(_in_words(item) for item in batch if isinstance(item, torch.Tensor))
     shape = " x ".join(map(str, batch.shape)) if isinstance(batch, torch.Tensor) else type(batch).__name__
@@ -173,9 +174,14 @@ def _warnings(subject: Subject) -> list[str]:
     """What makes the gradient of this experiment unlike that of a training."""
     output, profile = subject.observed.output, subject.profile
     first = next((tensor for _, tensor in tensors_in(subject.batch)), None)
-    if output is None or first is None or profile is None or profile.meta.get("loss") != NOISE:
+    if output is None or profile is None or profile.meta.get("loss") != NOISE:
         return []
-    if output.dim() == 3 and first.dim() == 2 and output.shape[1] == 1 < first.shape[1]:
+    if isinstance(subject.batch, Labelled):
+        return [
+            'The labels were not used: name a loss (in the file, `loss = "cross_entropy"`, `loss = "mse"` or '
+            "`def loss(output, batch)`) to judge gradients as in training."
+        ]
+    if first is not None and output.dim() == 3 and first.dim() == 2 and output.shape[1] == 1 < first.shape[1]:
         return [
             f"The output holds 1 of {first.shape[1]} positions, so that all gradient passes through the last token: "
             "give targets (or a loss) to judge gradients as in training."

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from sigprop.results.report import Margin
 
 FOLDER = Path("sigprop-report")
 LONGEST = 6000
@@ -84,12 +87,8 @@ def _cell(text: Any) -> str:
 
 
 def _margin(item: dict[str, Any]) -> str:
-    beyond = "beyond the " if item["beyond"] else ""
-    return f"{item['what']} {_number(item['value'])} ({beyond}limit {_number(item['limit'])})"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    value, limit = (math.nan if item[key] is None else item[key] for key in ("value", "limit"))
+    return str(Margin(item["what"], value, limit, item["beyond"]))
 
 
 def _bounded(lines: list[str]) -> str:

@@ -80,14 +80,15 @@ def chart(title: str, lines: Sequence[Line], logarithmic: bool = False, x_label:
 
 
 def _scale(values: Sequence[float], start: float, end: float, logarithmic: bool) -> PixelScale:
-    """What is constant but for a percent is shown as constant."""
+    """What is constant but for a percent is shown as constant; an axis covers a factor of 1.5 or a fifth."""
     places = [math.log(value) for value in values] if logarithmic else list(values)
     low, high = min(places), max(places)
     least = 0.01 if logarithmic else 0.01 * max(abs(low), abs(high))
     if start < end and high > low:
         return PixelScale(low, high, start, end, logarithmic)
     if high - low > least:
-        margin = (high - low) * 0.05
+        span = math.log(1.5) if logarithmic else 0.2 * max(abs(low), abs(high))
+        margin = max((high - low) * 0.05, (span - (high - low)) / 2)
         return PixelScale(low - margin, high + margin, start, end, logarithmic)
     margin = 0.5 if logarithmic else max(abs(high), 1.0) * 0.1
     return PixelScale(low - margin, high + margin, start, end, logarithmic, values[0])
@@ -153,4 +154,4 @@ def _legend(lines: Sequence[Line]) -> str:
 
 
 def short(value: float) -> str:
-    return f"{value:.0e}" if value and not 1e-3 < abs(value) < 1e4 else f"{value:.3g}"
+    return f"{value:.3g}"

@@ -177,8 +177,13 @@ class Margin:
     limit: float
     beyond: bool = False
 
+    @property
+    def wanted(self) -> str:
+        """The limit with its side: `at most 2`; the value lies on the right side of it unless it is `beyond`."""
+        return f"at {'least' if (self.value > self.limit) != self.beyond else 'most'} {self.limit:.3g}"
+
     def __str__(self) -> str:
-        return f"{self.what} {self.value:.3g} ({'beyond the ' if self.beyond else ''}limit {self.limit:.3g})"
+        return f"{self.what} {self.value:.3g} ({'beyond its limit: ' if self.beyond else ''}{self.wanted})"
 
 
 @dataclass(repr=False)

@@ -26,13 +26,15 @@ LOGARITHMIC = ("variance", "grad_variance")
 
 def report_text(report: Report, verbose: bool = False, width: int = WIDTH) -> str:
     """One screen; everything with `verbose`."""
-    lines = [*_head(report, width), *_sparks(report, width), ""]
+    lines = [*_head(report, width), ""]
     told = [item for item in report.findings if verbose or item.severity != "note"]
     fixes: dict[str, int] = {}
     for place, finding in enumerate(told if verbose else told[:SHOWN], 1):
         code = "" if finding.prescription is None else finding.prescription.code
         same = fixes.setdefault(code, place) if code else place
         lines += [*_finding(place, finding, verbose, width, same if same < place else None), ""]
+    sparks = _sparks(report, width)
+    lines += [*sparks, ""] if sparks else []
     lines += _foot(report, told, verbose, width)
     return "\n".join(lines).rstrip()
 
@@ -53,11 +55,13 @@ def sparkline(values: Sequence[float], logarithmic: bool = False) -> str:
 
 def _head(report: Report, width: int) -> list[str]:
     meta = report.meta
-    size = counted(meta.get("parameters", 0))
     how = " and ".join(word for word in ("predicted", "measured") if meta.get(word))
-    what = f"{meta.get('model', 'model')}: {meta.get('layers', 0)} layers, {size} parameters"
-    seconds = f", {meta['seconds']:g} s" if "seconds" in meta else ""
-    lines = [f"{report.verdict[0].upper()}{report.verdict[1:]}: {what}; {how}{seconds}.", _experiment(meta)]
+    layers = f"{meta['layers']} layers, " if meta.get("layers") else ""
+    size = f"{layers}{counted(meta.get('parameters', 0))} parameters"
+    lines = [
+        f"{report.verdict[0].upper()}{report.verdict[1:]} in {meta.get('model', 'model')} ({size}; {how})",
+        _experiment(meta),
+    ]
     return [part for line in lines if line for part in textwrap.wrap(clean(line), width)]
 
 
@@ -70,7 +74,7 @@ def _experiment(meta: dict[str, Any]) -> str:
 
 
 def _sparks(report: Report, width: int) -> list[str]:
-    """One line per column of the stream: as it is and, where there is one, under the prescription."""
+    """One line per column of the stream, by depth: as it is and, where there is one, under the prescription."""
     lines = []
     for column, label in LINES.items():
         found = {curve.kind: curve for curve in report.curves if curve.column == column}
@@ -81,7 +85,7 @@ def _sparks(report: Report, width: int) -> list[str]:
         after = found.get("prescribed")
         if after is not None and len(after.values) > 1 and not report.healthy:
             lines.append(_spark("  with the fix", after, column)[:width])
-    return lines
+    return [f"{'by depth':<{18 + SPARKS}}  first block -> last", *lines] if lines else []
 
 
 def _spark(label: str, curve: Curve, column: str) -> str:
@@ -120,7 +124,13 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _foot(report: Report, told: Sequence[Finding], verbose: bool, width: int) -> list[str]:
     lines = []
     if report.margins and (verbose or report.healthy):
-        lines += textwrap.wrap("Margins: " + "; ".join(map(str, report.margins)), width)
+        lines += [
+            "Margins: what is judged, its value, and the limit beyond which it is a finding",
+            *(
+                f"  {item.what:<42} {item.value:>9.3g}  {item.wanted}{' (beyond)' * item.beyond}"
+                for item in report.margins
+            ),
+        ]
     if verbose:
         lines += [
             line for note in report.meta.get("notes", []) for line in textwrap.wrap(clean(f"Note: {note}"), width)

@@ -135,3 +135,12 @@ def test_what_was_differentiated_is_said_first():
     assert "Differentiated: " in made
     assert "synthetic batch" in made
     assert "white noise" not in made
+
+
+def test_labels_without_a_loss_are_said_not_to_be_used():
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), (torch.randn(8, 6), torch.arange(8) % 3)
+    assert "8 x 6 numbers (input), 8 ids (labels). The labels were not used" in " ".join(
+        str(sp.check(model, batch, prescription=False)).split()
+    )
+    assert "not used" not in str(sp.check(model, batch, loss="cross_entropy", prescription=False))

@@ -43,7 +43,7 @@ def test_the_action_leaves_a_report_and_a_summary(folder):
     text = (folder / "summary").read_text()
     assert text.startswith("### sigprop check:")
     assert "| ❌ |" in text
-    assert "(beyond the limit 0.01)" in text
+    assert "(beyond its limit: at least 0.01)" in text
     assert "0 notes" not in text
     assert len(text) <= LONGEST + 10
     assert (folder / "output").read_text().startswith("verdict=")

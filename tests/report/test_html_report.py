@@ -1,6 +1,7 @@
 """The HTML report: opened in Chromium, with hostile names, and at 200 layers."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from sigprop.checks.tables import _deviation
 from sigprop.models import build
 from sigprop.models.layers import initialize_
 from sigprop.report.html import html_page, write_html
-from sigprop.report.svg import _ends
+from sigprop.report.svg import Line, _ends, chart
 from sigprop.results import Report
 from sigprop.results.report import Curve, Datum, Finding, ModuleNode, ParameterLine, Prescription
 from tests.report.chromium import CHROMIUM, browser
@@ -149,3 +150,13 @@ def test_initializations_that_lie_powers_of_ten_apart_have_a_band():
     assert math.isfinite(_deviation([1e-100, 1e200, 1.0], 1e3))
     assert math.isnan(_deviation([1.0, math.inf], 1.0))
     assert _deviation([-0.1, 0.1], 0.0) == pytest.approx(0.2 / 2**0.5)
+
+
+def test_an_axis_does_not_magnify_what_is_nearly_constant_and_its_ends_differ():
+    """1.01 to 1.03 is no growth: the curve spans a small part of the chart."""
+    page = chart("variance", [Line("predicted", "predicted", (1, 2), (1.01e-5, 1.03e-5))], logarithmic=True)
+    (points,) = re.findall(r'<polyline class="line predicted" points="([^"]+)"', page)
+    heights = [float(point.split(",")[1]) for point in points.split()]
+    assert abs(heights[0] - heights[1]) < 0.1 * 220
+    ticks = re.findall(r'text-anchor="end">([^<]+)<', page)
+    assert len(set(ticks)) == len(ticks) > 1

@@ -14,6 +14,7 @@ from sigprop.models import build
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.coordinates import CoordinateReport, Culprit, Exponent
 from sigprop.results.profile import streams
+from sigprop.results.report import Margin
 
 
 def stack(names, variances):
@@ -174,3 +175,16 @@ def test_figures_are_made_and_constant_lines_span_enough(profile, tmp_path):
     assert figure.axes
     plan = sigprop.plan(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), "xavier", batch=torch.ones(2, 4))
     assert plan.plot(tmp_path / "plan.png").axes
+
+
+@pytest.mark.parametrize(
+    ("margin", "words"),
+    [
+        (Margin("ratio", 0.288, 0.01), "ratio 0.288 (at least 0.01)"),
+        (Margin("ratio", 0.003, 0.01, True), "ratio 0.003 (beyond its limit: at least 0.01)"),
+        (Margin("logits", 0.5, 2.0), "logits 0.5 (at most 2)"),
+        (Margin("logits", 159.0, 2.0, True), "logits 159 (beyond its limit: at most 2)"),
+    ],
+)
+def test_a_margin_says_on_which_side_of_it_its_limit_is(margin, words):
+    assert str(margin) == words

@@ -49,7 +49,7 @@ def _is_loader(value: Any) -> bool:
 def image_batch(folder: Path, count: int, channels: int = 3, side: int | None = None) -> Tensor:
     """The first images of a folder by name, resized and centred to zero mean and unit variance.
 
-    Their own size is kept when all are alike and no side is asked for; else they are made squares.
+    Their own size is kept when it is that of all and no side is asked for; else they are made squares.
     """
     try:
         from PIL import Image

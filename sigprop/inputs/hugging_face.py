@@ -83,13 +83,13 @@ class Opened:
 def _filled(made: dict[str, Any], ids: Tensor) -> dict[str, Any]:
     """A made-up batch with its token ids (and labels that were token ids) replaced."""
     shape = made["input_ids"].shape
-    alike = {key for key, value in made.items() if isinstance(value, Tensor) and value.shape == shape}
+    same = {key for key, value in made.items() if isinstance(value, Tensor) and value.shape == shape}
     rest = {
         key: value.expand(ids.shape[0], *value.shape[1:]) if isinstance(value, Tensor) else value
         for key, value in made.items()
-        if key not in alike
+        if key not in same
     }
-    return {**dict.fromkeys(sorted(alike), ids), **rest}
+    return {**dict.fromkeys(sorted(same), ids), **rest}
 
 
 def is_config(value: Any) -> bool:

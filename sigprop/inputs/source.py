@@ -32,7 +32,7 @@ KINDS = "file.py:Model(width=256), a config.json, a checkpoint folder, or a cach
 
 @dataclass(frozen=True)
 class ModelSource:
-    """`build()` makes the model, newly drawn unless `fixed`; `loss` is None where the model returns its own."""
+    """`build()` makes the model, newly initialized unless `fixed`; `loss` is None where the model returns its own."""
 
     name: str
     build: Callable[[], nn.Module]
@@ -45,7 +45,7 @@ class ModelSource:
         require(seeds >= 1, "seeds", seeds, "at least 1")
         if self.fixed and seeds > 1:
             raise InputError(
-                f"seeds = {seeds}: {self.name} has fixed weights; give 1, or a config or function that draws"
+                f"seeds = {seeds}: {self.name} has fixed weights; give 1, or a config or function that initializes"
             )
 
     def required_batch(self) -> Any:

@@ -31,7 +31,7 @@ LARGE = 30_000_000
 INSTRUCTIONS = (
     "sigprop tells how signals and gradients travel through a PyTorch model at initialization. MODEL is "
     "`file.py:Class(width=256)`, the path of a Hugging Face config.json, or a reference network (transformer, mlp, "
-    "vit, resnet, mixer). Call `check` first; `plan` mends what it finds; `diff` tells whether two initializations are "
+    "vit, resnet, mixer). Call `check` first; `plan` fixes what it finds; `diff` tells whether two initializations are "
     "the same and which tensor explains the difference; `predict` gives the numbers. quick=True answers in seconds."
 )
 

@@ -320,8 +320,8 @@ def repeated_blocks(model: nn.Module) -> list[str]:
     best: tuple[int, list[str]] = (-1, [])
     for name, module in model.named_modules():
         children = list(module.named_children())
-        alike = len(children) > 1 and len({type(child) for _, child in children}) == 1
-        if isinstance(module, (nn.ModuleList, nn.Sequential)) and alike:
+        repeated = len(children) > 1 and len({type(child) for _, child in children}) == 1
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and repeated:
             size = sum(parameter.numel() for parameter in module.parameters())
             if size > best[0]:
                 best = (size, [f"{name}.{key}" if name else key for key, _ in children])

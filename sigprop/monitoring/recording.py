@@ -1,22 +1,18 @@
 """Taking the numbers of one pass: `measure`'s recorder with what only a running training has to tell.
 
-What a narrow format loses. A tensor that is held in a narrow format has lost already what was too small or too large
-for it. What can still be seen is the share of entries in the subnormal range, where bits go missing until nothing is
-left, the share that has become infinite, and how near the largest entry is to the largest number.
+A tensor in a narrow format has lost already what was too small or too large for it. What can still be seen is the share
+of entries in the subnormal range, where bits go missing, the share that has become infinite, and how near the largest
+entry is to the largest number. Of attention a few queries of every head are read, evenly spread: all scores would take
+as much memory as fused attention exists to save, and a query's numbers need no other query.
 
-Attention scores at a bounded cost: a few queries of every head, evenly spread. The scores of all queries would take as
-much memory as fused attention exists to save. A query's entropy, largest weight and largest score need no other query,
-so some of them stand for all.
-
-Token correlation as a function of the mean it is taken about, so that ranks can be joined. The cosine of two tokens is
-taken about the mean of the whole tensor, which one rank does not know while it holds its part. About `c + e` instead of
-`c` the inverse length of a token is the generating function of Legendre's polynomials,
+The cosine of two tokens is taken about the mean of the whole tensor, which one rank does not know while it holds its
+part. About `c + e` instead of `c` the inverse length of a token is the generating function of Legendre's polynomials,
 
     |x_t - c - e|^-1 = |x_t - c|^-1 sum_n P_n(z_t) (e sqrt(d) / |x_t - c|)^n,
 
-with `z_t` the cosine between `x_t - c` and the vector of ones. So the sum of unit vectors is a power series in `e`
-whose coefficients are weighted sums of the tokens, and the series of its squared length is all that has to be sent.
-`e` is the distance of two means in units of a token's spread, a few hundredths; terms above `ORDER` are left out.
+with `z_t` the cosine between `x_t - c` and the vector of ones. So the sum of unit vectors is a power series in `e`, the
+distance of two means, and the series of its squared length is all that has to be sent; terms above `ORDER` are left
+out.
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ from sigprop.results.report import Finding, Report
 from sigprop.sites import modules_of, unwrap
 
 LOGGER = logging.getLogger("sigprop.monitoring")
+TOLD = ("name", "severity", "title", "cause", "sites", "parameters")
+"""What the history says of a finding, beside its evidence."""
 JUMP_PAUSE = 4
 """Steps between a sample and one that a jump of the loss asks for."""
 WATCHED: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Watch]] = weakref.WeakKeyDictionary()
@@ -262,7 +264,8 @@ class Watch:
             if self.ranks.first:
                 LOGGER.warning("%s. %s", finding.title, finding.cause)
             if self._file is not None:
-                self._through(self._file, "event", "finding", step=self.steps, **_finding_data(finding))
+                told = {key: getattr(finding, key) for key in TOLD} | {"evidence": list(map(str, finding.evidence))}
+                self._through(self._file, "event", "finding", step=self.steps, **told)
             for sink in list(self._sinks):
                 self._through(sink, "tell", self.steps, finding)
 
@@ -384,15 +387,3 @@ def _norm_gains(model: nn.Module) -> frozenset[str]:
         for key, _ in module.named_parameters(recurse=False)
         if key != "bias"
     )
-
-
-def _finding_data(finding: Finding) -> dict[str, Any]:
-    return {
-        "name": finding.name,
-        "severity": finding.severity,
-        "title": finding.title,
-        "cause": finding.cause,
-        "sites": list(finding.sites),
-        "parameters": list(finding.parameters),
-        "evidence": [str(item) for item in finding.evidence],
-    }

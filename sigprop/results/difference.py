@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sigprop.grid import Grid, clean, filled, number
@@ -154,23 +154,7 @@ class InitDiff(Result):
     def site_table(self) -> Grid:
         """The sites that differ most."""
         rows = sorted(self.sites, key=lambda row: -row.size)[:SHOWN]
-        cells = [
-            [
-                row.name,
-                *map(
-                    number,
-                    (
-                        row.variance_a,
-                        row.variance_b,
-                        row.grad_variance_a,
-                        row.grad_variance_b,
-                        row.predicted_a,
-                        row.predicted_b,
-                    ),
-                ),
-            ]
-            for row in rows
-        ]
+        cells = [[row.name, *(number(getattr(row, item.name)) for item in fields(row)[1:])] for row in rows]
         headings = ["site", "variance A", "B", "gradient A", "B", "predicted A", "B"]
         return Grid(headings, cells, title="sites that differ most")
 

@@ -88,7 +88,7 @@ class Prescription:
 class Finding:
     """One thing found: how bad, what and where, by which numbers, why, and what to do.
 
-    `edits` are changes that may mend it, likeliest first; they are tried, and are not saved here.
+    `edits` are changes that may fix it, likeliest first; they are tried, and are not saved here.
     """
 
     name: str

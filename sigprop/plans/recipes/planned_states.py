@@ -236,6 +236,6 @@ def with_initial_loss(made: Plan, structure: Structure) -> Plan:
     if again is None or again[1] > LARGEST_EXCESS:
         raise UnsupportedError(
             f"{made.meta['recipe']}: the loss would start at {loss:.3g}, {excess:.3g} above ln(classes), and a smaller "
-            "readout does not mend that; choose another recipe"
+            "readout does not repair that; choose another recipe"
         )
     return replace(repaired, meta={**made.meta, "initial_loss": again[0], "readout_factor": factor})

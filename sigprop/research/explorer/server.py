@@ -1,10 +1,8 @@
 """The server of the explorer: the standard library's, bound to loopback, for this page alone.
 
-`http.server` and not a framework: three addresses are read, by one person, on one machine, so that routing, sessions
-and async have nothing to do here; it is kept by Python's own security releases, and `sigprop explore` needs nothing
-that `pip install sigprop` has not brought. What `http.server` leaves to its user is done below: the `Host` must be this
-machine's loopback (or a web page elsewhere could reach it by a name of its own), nothing is answered to another origin,
-and the page may load nothing from anywhere else.
+What `http.server` leaves to its user is done below: the `Host` must be this machine's loopback (or a web page elsewhere
+could reach it by a name of its own), nothing is answered to another origin, and the page may load nothing from
+elsewhere.
 """
 
 from __future__ import annotations

@@ -121,39 +121,24 @@ def train(
     chosen = {} if settings.betas is None else {"betas": settings.betas}
     usual = (settings.optimizer, model, plan, settings.lr, settings.weight_decay)
     made = list(optimizers or make_optimizers(*usual, **chosen))
-    training = _Training(
-        model,
-        batches,
-        settings,
-        made,
-        loss_of(batches, loss),
-        validation,
-        Path(folder) if folder else None,
-    )
-    return training.run(progress)
+    told = Loss(loss, getattr(batches, "loss", None))
+    return _Training(model, batches, settings, made, told, validation, Path(folder) if folder else None).run(progress)
 
 
-def loss_of(batches: Batches, loss: LossChoice) -> Loss:
-    """The chosen loss; the usual one of the data for a model that has none."""
-    return Loss(loss, getattr(batches, "loss", None))
-
-
+@dataclass
 class _Training:
-    def __init__(
-        self,
-        model: nn.Module,
-        batches: Batches,
-        settings: Settings,
-        optimizers: list[torch.optim.Optimizer],
-        loss: Loss,
-        validation: Batches | None,
-        folder: Path | None,
-    ):
-        self.model, self.batches, self.settings, self.optimizers = model, batches, settings, optimizers
-        self.loss, self.validation = loss, validation
-        self.peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
-        self.checkpoint = folder / "checkpoint.pt" if folder else None
-        self.journal = RunLog(folder / "journal.jsonl" if folder else None)
+    model: nn.Module
+    batches: Batches
+    settings: Settings
+    optimizers: list[torch.optim.Optimizer]
+    loss: Loss
+    validation: Batches | None
+    folder: Path | None
+
+    def __post_init__(self) -> None:
+        self.peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
+        self.checkpoint = self.folder / "checkpoint.pt" if self.folder else None
+        self.journal = RunLog(self.folder / "journal.jsonl" if self.folder else None)
         self.found = Run()
         self.waiting: list[Tensor] = []
 

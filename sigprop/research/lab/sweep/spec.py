@@ -1,20 +1,7 @@
-"""What a sweep is: fixed settings in four sections, and a grid over any of them.
+"""What a sweep is: settings in four sections and a grid over any of them, read from TOML (docs/do/train.md#sweeps).
 
-[model]
-source = "transformer"          # a reference network, a config.json, or file.py:factory
-depth = 4
-[data]
-text = "corpus.txt"             # absent: Zipf tokens
-passages = 16
-length = 128
-[plan]
-recipe = "unit"                 # absent or "default": the model's own initialization
-[train]
-steps = 300
-[grid]
-"model.width" = [128, 256]
-"train.lr" = [0.004, 0.008]
-"train.seed" = [0, 1, 2]
+`[model]` has a source and its settings, `[data]` a text (Zipf tokens without it), passages and length, `[plan]` a
+recipe and its options (none: the model's own initialization), `[train]` the settings of a training.
 """
 
 from __future__ import annotations

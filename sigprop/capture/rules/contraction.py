@@ -263,7 +263,8 @@ def contract(
     new = [c for c in weight_labels if c not in labels and c in result]
     axes = [axis for c in summed for axis in dims[c]]
     taken = [axis for axis in axes if axis.is_position]
-    role = TOKEN if taken and len(taken) == len(axes) else CHANNEL
+    mixed = taken and len(taken) == len(axes) and x.layout.channels > 1  # without channels, tokens are features
+    role = TOKEN if mixed else CHANNEL
     added = {c: fresh(sizes[c], role) for c in new}
     kept = tuple(axis for axis in x.layout.order if axis not in taken)
     layout = Layout(
@@ -310,7 +311,7 @@ def _taken_in(capture: Capture, x: Field, taken: list[Axis], axes: list[Axis]) -
     rows = torch.arange(x.layout.positions).reshape([axis.size for axis in order])
     rows = rows.permute([order.index(axis) for axis in (*rest, *taken)])
     rows = rows.reshape(-1, math.prod(axis.size for axis in taken))
-    mixes = len(taken) == len(axes)
+    mixes = len(taken) == len(axes) and x.layout.channels > 1
     return capture.apply(PositionsToChannels(rows, math.prod(axis.size for axis in axes), mixes), x.node)
 
 

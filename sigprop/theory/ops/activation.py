@@ -143,10 +143,12 @@ class Activation(Op):
         kernel = gradient.kernel.like(gradient.kernel.values * slopes)
         if isinstance(kernel, Dense) and float(torch.as_tensor(gradient.directions.normed)) > 0.0:
             kernel = kernel.like(kernel.values - self._taken_out(gradient, output.kernel, x))
-        through = ThroughActivation(
-            (ActivationGradient(gradient.kernel, kernel, self.function, kurtosis=self._kurtosis()),)
-        )
         slope, rest = gradient.along_signal.slope, gradient.along_signal.rest
+        free, passed = gradient.kernel, kernel
+        if isinstance(slope, Tensor):  # what is along the signal is no gradient independent of it
+            along = diagonal(slope)[:, None] * output.kernel.values * diagonal(slope)
+            free, passed = free.like(free.values - along), passed.like(passed.values - along * slopes)
+        through = ThroughActivation((ActivationGradient(free, passed, self.function, kurtosis=self._kurtosis()),))
         made = Activation.carries.gradient(
             gradient,
             kernel,
@@ -168,7 +170,9 @@ class Activation(Op):
         """The gradient at another function of `x` that this is a function of; `slope(x)` is that of this along it."""
         vx, vy, covariance, mx, my = as_pair(*self._arguments(x))
         both = quadrature.cross_moment(slope, None, vx, vy, covariance, mx, my, self.function.kinks)
-        made = Gradient(gradient.kernel.like(gradient.kernel.values * both), evidence=gradient.evidence)
+        kernel = gradient.kernel.like(gradient.kernel.values * both)
+        parts = {"directions": Directions(), "along_signal": AlongSignal(), "through_activation": ThroughActivation()}
+        made = Activation.carries.gradient(gradient, kernel, **parts)
         return made.note(Status.QUADRATURE, f"the slope of {self.function.name} along a function of its argument")
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.linear import leaning
-from sigprop.theory.states import ALL_TRANSFORMED, KEPT, AlongSignal, Gradient, Signal, ThroughActivation, ended
+from sigprop.theory.states import ALL_TRANSFORMED, GIVEN, KEPT, AlongSignal, Gradient, Signal, ThroughActivation, ended
 
 LARGEST = 1 << 22
 """Entries of a kernel that are looked at, at most, to see how far the positions of a row are correlated."""
@@ -101,7 +101,7 @@ class PositionsToChannels(Op):
         common = of_mean / level.clamp_min(1e-300) + x.common.share
         cosine = self._squared_cosine(x.covariance.scale_diagonal(1.0 - x.common.share))
         inherited = (x.fluctuation.pair - 1.0) / (1.0 - common).clamp_min(1e-3) ** 2
-        return x.width * cosine + 1.0 + inherited
+        return (x.width * cosine + 1.0 + inherited).clamp_min(GIVEN.pair)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         through = ThroughActivation(gain_excess=gradient.through_activation.gain_excess)

@@ -31,6 +31,7 @@ from sigprop.distributions import read_parameters
 from sigprop.errors import InputError, TooLarge, UnknownNameError, UnsupportedError, require
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import RECORD, Bound, Doubt, Graph, Node
+from sigprop.graph.shared_parts import IN_STEP
 from sigprop.registry import Registry
 from sigprop.sites import ROOT, outputs
 from sigprop.theory.ops.base import Op
@@ -235,11 +236,12 @@ class Capture(ModuleSites):
                 f"{self._replayed:,} calls are to be drawn up to {self.module!r}, {self.options.replayed:,} may be: "
                 "in a recurrence every step draws all steps before it"
             )
-        together = tied(self.states, draws.parts)
-        if together:
+        groups = tied(self.states, draws.parts)
+        for together in groups[:1]:
             op, inputs = joined(self.states, list(dict.fromkeys(item.node for item in together)))
             draws.join(together, self.apply(op, *inputs), self.states)
-        node = self.apply(Sampled(draws, reason, draws.reaches), *draws.nodes)
+        doubts = (IN_STEP,) if len(groups) > 1 else ()
+        node = self.apply(Sampled(draws, reason, draws.reaches), *draws.nodes, doubts=doubts)
         self.drawn.append(draws)
         return node
 

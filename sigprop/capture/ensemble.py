@@ -65,19 +65,20 @@ def joined(states: Evaluation, nodes: Sequence[Node]) -> tuple[CatPositions, lis
     return op, [*nodes, *(part for part, _ in found)]
 
 
-def tied(states: Evaluation, sources: dict[Field, list[Field]]) -> list[Field]:
-    """Sources drawn as a whole that have something known in common with another one of as many channels."""
+def tied(states: Evaluation, sources: dict[Field, list[Field]]) -> list[list[Field]]:
+    """Sources drawn as a whole that have something known in common with another one of as many channels, by their
+    number of channels, most first."""
     whole = [item for item, drawn in sources.items() if drawn == [item]]
-    return [
-        item
-        for item in whole
+    found: dict[int, list[Field]] = {}
+    for item in whole:
         if any(
             other.node is not item.node
             and other.layout.channels == item.layout.channels
             and _have_in_common(states, item.node, other.node)
             for other in whole
-        )
-    ]
+        ):
+            found.setdefault(item.layout.channels, []).append(item)
+    return [found[count] for count in sorted(found, reverse=True)]
 
 
 def _have_in_common(states: Evaluation, first: Node, second: Node) -> bool:

@@ -71,8 +71,8 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
 
 def _drawn_together(states: Evaluation, parts: dict[Field, list[Field]]) -> Joint | None:
     """Outputs that have something in common, as those of one encoder for two inputs."""
-    together = tied(states, parts)
-    if not together:
+    together = next(iter(tied(states, parts)), None)
+    if together is None:
         return None
     op, inputs = joined(states, list(dict.fromkeys(item.node for item in together)))
     node = Node(op, tuple(inputs))

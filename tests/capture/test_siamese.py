@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sigprop.capture import build, predict
+
 A, B = torch.randn(2, 6, 12, generator=torch.Generator().manual_seed(0))
 IDS = torch.randint(20, (3, 6, 5), generator=torch.Generator().manual_seed(1))
 
@@ -50,3 +52,26 @@ def test_outputs_of_one_encoder_are_correlated(agreement):
 
 BELOW = tuple(f"encoder.{number}{end}" for number in range(3) for end in ("", "@2", ".weight"))
 """What a gradient along both outputs has of the other is not followed to there, and is marked."""
+
+
+class Halting(nn.Module):
+    """A block again and again, whose gate of one channel decides how much of each visit counts."""
+
+    def __init__(self, width: int = 32):
+        super().__init__()
+        self.first, self.halt, self.block = nn.Linear(12, width), nn.Linear(width, 1), nn.Linear(width, width)
+        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, made = self.first(x), torch.zeros(())
+        for _ in range(2):
+            share = self.halt(x).sigmoid()
+            x = x + self.block(self.norm(x))
+            made = x * share + made * (1.0 - share)
+        return self.out(made)
+
+
+def test_gates_and_states_of_several_visits_are_not_drawn_together():
+    """It was a fault: outputs of one map with one channel and of another with many stood in one kernel."""
+    rows = {row.name: row for row in predict(build(Halting), A).parameters}
+    assert rows["out.weight"].status == "assumed"

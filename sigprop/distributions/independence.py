@@ -189,7 +189,7 @@ AT_MOST = 60_000_000
 SEEDS = (1_234_567, 7_654_321)
 
 Factory = Callable[[], nn.Module]
-Law = Distribution | Tensor
+Known = Distribution | Tensor
 """What is known of a storage: how it is drawn, or the numbers it holds."""
 
 
@@ -202,31 +202,31 @@ def constructed(factory: Factory, seed: int) -> nn.Module:
         return factory()
 
 
-def refined(laws: dict[str, Law], parameters: dict[str, Tensor], factory: Factory) -> dict[str, Law]:
+def refined(recorded: dict[str, Known], parameters: dict[str, Tensor], factory: Factory) -> dict[str, Known]:
     """The distributions of parameters by name, corrected by what the real constructor does where that is affordable.
 
     Numbers instead of a distribution: given, those of the one draw that was recorded; returned, a table that a formula
     fills.
     """
     total = sum(parameter.numel() for parameter in parameters.values())
-    unknown = any(isinstance(law, Distribution) and law.kind == UNKNOWN for law in laws.values())
+    unknown = any(isinstance(entries, Distribution) and entries.kind == UNKNOWN for entries in recorded.values())
     if total > (AT_MOST if unknown else ALWAYS):
-        return dict(laws)
+        return dict(recorded)
     try:
         first, second = (dict(constructed(factory, seed).named_parameters()) for seed in SEEDS)
     except SigpropError:
         raise
     except Exception:  # what only a constructor without weights can do stays as it was recorded
-        return dict(laws)
-    found: dict[str, Law] = dict(laws)
-    for name, law in laws.items():
+        return dict(recorded)
+    found: dict[str, Known] = dict(recorded)
+    for name, entries in recorded.items():
         one, other = first.get(name), second.get(name)
         if one is not None and other is not None and one.shape == other.shape == parameters[name].shape:
-            found[name] = _law(law, one.detach(), other.detach())
+            found[name] = _known(entries, one.detach(), other.detach())
     return found
 
 
-def _law(recorded: Law, one: Tensor, other: Tensor) -> Law:
+def _known(recorded: Known, one: Tensor, other: Tensor) -> Known:
     """What two draws say of a parameter; the recorded distribution where they agree with it, since it is exact."""
     if not one.is_floating_point():
         return recorded
@@ -238,13 +238,16 @@ def _law(recorded: Law, one: Tensor, other: Tensor) -> Law:
     return Distribution.measured(torch.cat((one.flatten(), other.flatten())), kind)
 
 
-def agrees(law: Distribution, *draws: Tensor) -> bool:
+def agrees(distribution: Distribution, *draws: Tensor) -> bool:
     """Whether draws have the mean and the second moment of a distribution, within `AGREES` standard errors."""
     values = torch.cat([draw.detach().double().flatten() for draw in draws])
     count = values.numel()
-    spread = math.sqrt(law.variance / count)
-    tail = float((law.quantiles - law.mean).pow(4).mean())
-    scatter = math.sqrt(max(tail - law.variance**2, 0.0) / count)
-    mean = abs(float(values.mean()) - law.mean)
-    second = abs(float((values - law.mean).square().mean()) - law.variance)
-    return mean <= AGREES * spread + 1e-6 * abs(law.mean) and second <= AGREES * scatter + 1e-5 * law.variance
+    spread = math.sqrt(distribution.variance / count)
+    tail = float((distribution.quantiles - distribution.mean).pow(4).mean())
+    scatter = math.sqrt(max(tail - distribution.variance**2, 0.0) / count)
+    mean = abs(float(values.mean()) - distribution.mean)
+    second = abs(float((values - distribution.mean).square().mean()) - distribution.variance)
+    return (
+        mean <= AGREES * spread + 1e-6 * abs(distribution.mean)
+        and second <= AGREES * scatter + 1e-5 * distribution.variance
+    )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sigprop.compat import ConvNd, own_parameters
 from sigprop.distributions.distribution import COPIED, INDEPENDENT, UNKNOWN, Distribution
-from sigprop.distributions.independence import Factory, Law, agrees, constructed, measured_distribution, refined
+from sigprop.distributions.independence import Factory, Known, agrees, constructed, measured_distribution, refined
 from sigprop.distributions.recorder import DrawRecorder, building
 from sigprop.errors import UnsupportedError
 from sigprop.isolation import Interrupts, observers, undisturbed, without_observers
@@ -30,7 +30,7 @@ class Sibling:
 
     module: nn.Module
     shape: tuple[int, ...]
-    law: Distribution
+    distribution: Distribution
 
     @property
     def entries(self) -> int:
@@ -60,38 +60,43 @@ RULES: tuple[Rule, ...] = (
 
 def shared_distributions(found: Sequence[Sibling]) -> list[Distribution]:
     """The distributions of weights of one type of layer, small ones corrected by what all of them show."""
-    usable = [item for item in found if item.law.kind == INDEPENDENT and item.law.variance and not item.law.mean]
-    laws = [item.law for item in found]
+    usable = [
+        item
+        for item in found
+        if item.distribution.kind == INDEPENDENT and item.distribution.variance and not item.distribution.mean
+    ]
+    distributions = [item.distribution for item in found]
     if len(usable) < FEWEST:
-        return laws
+        return distributions
     misfit, rule = min(((_misfit(usable, rule), rule) for rule in RULES), key=lambda pair: pair[0])
     freedom = len(usable) - 1
     if misfit > freedom + 3.0 * math.sqrt(2.0 * freedom):
-        return laws
+        return distributions
     level, told = _level(usable, rule), math.sqrt(2.0 / sum(item.entries for item in usable))
     small = [item in usable and item.entries <= FEW_ENTRIES for item in found]
     return [
-        _scaled(item.law, level / rule(item.module, item.shape), told) if corrected else item.law
+        _scaled(item.distribution, level / rule(item.module, item.shape), told) if corrected else item.distribution
         for item, corrected in zip(found, small, strict=True)
     ]
 
 
 def _level(usable: Sequence[Sibling], rule: Rule) -> float:
     total = sum(item.entries for item in usable)
-    return sum(item.entries * item.law.variance * rule(item.module, item.shape) for item in usable) / total
+    return sum(item.entries * item.distribution.variance * rule(item.module, item.shape) for item in usable) / total
 
 
 def _misfit(usable: Sequence[Sibling], rule: Rule) -> float:
     """Chi-squared of the variances about their common level, for normal entries."""
     level = _level(usable, rule)
     return sum(
-        item.entries / 2.0 * (item.law.variance * rule(item.module, item.shape) / level - 1.0) ** 2 for item in usable
+        item.entries / 2.0 * (item.distribution.variance * rule(item.module, item.shape) / level - 1.0) ** 2
+        for item in usable
     )
 
 
-def _scaled(law: Distribution, variance: float, told: float) -> Distribution:
-    quantiles = law.quantiles * math.sqrt(variance / law.variance)
-    return replace(law, quantiles=quantiles, variance=variance, uncertainty=told)
+def _scaled(distribution: Distribution, variance: float, told: float) -> Distribution:
+    quantiles = distribution.quantiles * math.sqrt(variance / distribution.variance)
+    return replace(distribution, quantiles=quantiles, variance=variance, uncertainty=told)
 
 
 UNIFORM_IN_FAN = (nn.Linear, ConvNd, nn.Bilinear)
@@ -99,19 +104,19 @@ UNIFORM_IN_FAN = (nn.Linear, ConvNd, nn.Bilinear)
 
 def default_distribution(module: nn.Module, key: str, parameter: Tensor) -> Distribution | None:
     """Torch's own distribution of a layer's weight or bias, if the numbers are within it and could come from it."""
-    law = _law(module, key)
-    if law is None or not 2 <= parameter.numel() <= FEW_ENTRIES or not parameter.is_floating_point():
+    distribution = _default(module, key)
+    if distribution is None or not 2 <= parameter.numel() <= FEW_ENTRIES or not parameter.is_floating_point():
         return None
     values = parameter.detach()
     if values.min() == values.max():
         return None
-    low, high = float(law.quantiles[0]), float(law.quantiles[-1])
-    slack = (high - low) / len(law.quantiles)
+    low, high = float(distribution.quantiles[0]), float(distribution.quantiles[-1])
+    slack = (high - low) / len(distribution.quantiles)
     bounded = float(values.min()) >= low - slack and float(values.max()) <= high + slack
-    return law if bounded and agrees(law, values) else None
+    return distribution if bounded and agrees(distribution, values) else None
 
 
-def _law(module: Any, key: str) -> Distribution | None:
+def _default(module: Any, key: str) -> Distribution | None:
     if isinstance(module, UNIFORM_IN_FAN) and key in ("weight", "bias"):
         weight = module.weight
         fan = weight.shape[1] * math.prod(weight.shape[2:]) if not isinstance(module, nn.Bilinear) else weight.shape[1]
@@ -125,7 +130,7 @@ SEED = 0
 """Of the one draw that a constructor without weights makes of what it gives its parameters as numbers."""
 FEW = 8
 """Entries by which two draws are told apart."""
-_LAW = "_sigprop_distribution"
+_DISTRIBUTION = "_sigprop_distribution"
 _FACTORY = "_sigprop_factory"
 _COPIED = "_sigprop_copied"
 _ZERO_ROWS = "_sigprop_zero_rows"
@@ -133,15 +138,15 @@ _ZERO_ROWS = "_sigprop_zero_rows"
 
 def distribution(parameter: Tensor) -> Distribution:
     """What the builder recorded for a parameter, or what a real tensor measures."""
-    found = getattr(parameter, _LAW, None)
+    found = getattr(parameter, _DISTRIBUTION, None)
     if found is not None:
         return found
     return Distribution.constant(0.0, UNKNOWN) if parameter.is_meta else measured_distribution(parameter)
 
 
-def set_distribution(parameter: Tensor, law: Distribution) -> None:
+def set_distribution(parameter: Tensor, distribution: Distribution) -> None:
     """Say how a parameter without weights is drawn."""
-    setattr(parameter, _LAW, law)
+    setattr(parameter, _DISTRIBUTION, distribution)
 
 
 def is_copied(parameter: Tensor) -> bool:
@@ -151,8 +156,8 @@ def is_copied(parameter: Tensor) -> bool:
 
 def law_of(parameter: Tensor) -> Distribution:
     """The distribution of a parameter's entries; a draw that others have too is no draw of its own."""
-    law = distribution(parameter)
-    return replace(law, kind=COPIED) if is_copied(parameter) and law.variance else law
+    found = distribution(parameter)
+    return replace(found, kind=COPIED) if is_copied(parameter) and found.variance else found
 
 
 def read_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter, Distribution, tuple[int, ...]]]:
@@ -195,7 +200,7 @@ def _built(factory: Factory, interrupts: Interrupts) -> nn.Module:
             return skeleton_of(made) if isinstance(made, nn.Module) else made
     if isinstance(made, nn.Module):
         with interrupts.let_through():
-            _keep_laws(made, recorder, factory)
+            _keep_distributions(made, recorder, factory)
     return made
 
 
@@ -204,12 +209,12 @@ def parameters_on_meta(model: nn.Module, frozen: bool = False) -> dict[int, Any]
 
     With `frozen` also for weights that are not trained, but not for tables that a class computes (sinusoids).
     """
-    laws = distributions_of(model)
+    distributions = distributions_of(model)
     parameters = {id(place.parameter): place.parameter for place in places_of(model)}
-    copies = _copies({key: _numbers(item) for key, item in parameters.items() if laws[key].variance})
+    copies = _copies({key: _numbers(item) for key, item in parameters.items() if distributions[key].variance})
     drawn = {id(place.parameter) for place in places_of(model) if frozen and _is_drawn(place)}
     return {
-        key: _on_meta(parameter, laws[key], key in copies or is_copied(parameter))
+        key: _on_meta(parameter, distributions[key], key in copies or is_copied(parameter))
         for key, parameter in parameters.items()
         if parameter.requires_grad or parameter.is_meta or key in drawn
     }
@@ -222,20 +227,20 @@ def _is_drawn(place: Place) -> bool:
 
 def distributions_of(model: nn.Module) -> dict[int, Distribution]:
     """That of every parameter, by `id`: recorded, torch's own, or what its and its siblings' numbers say."""
-    laws: dict[int, Distribution] = {}
+    distributions: dict[int, Distribution] = {}
     families: dict[type, list[tuple[int, Sibling]]] = {}
     for place in places_of(model):
         parameter, key = place.parameter, id(place.parameter)
-        if key in laws:
+        if key in distributions:
             continue
-        laws[key] = _law_in(place)
+        distributions[key] = _distribution_in(place)
         if place.key == "weight" and parameter.dim() >= 2 and not parameter.is_meta:
-            sibling = Sibling(place.module, tuple(parameter.shape), laws[key])
+            sibling = Sibling(place.module, tuple(parameter.shape), distributions[key])
             families.setdefault(type(place.module), []).append((key, sibling))
     for family in families.values():
         found = shared_distributions([sibling for _, sibling in family])
-        laws.update({key: law for (key, _), law in zip(family, found, strict=True)})
-    return laws
+        distributions.update({key: distribution for (key, _), distribution in zip(family, found, strict=True)})
+    return distributions
 
 
 def copied_with(model: nn.Module, replaced: dict[int, Any]) -> nn.Module:
@@ -280,16 +285,16 @@ def places_of(model: nn.Module) -> Iterator[Place]:
             yield Place(module, key, f"{prefix}.{key}" if prefix else key, parameter)
 
 
-def _law_in(place: Place) -> Distribution:
+def _distribution_in(place: Place) -> Distribution:
     parameter = place.parameter
-    if parameter.is_meta or hasattr(parameter, _LAW):
+    if parameter.is_meta or hasattr(parameter, _DISTRIBUTION):
         return distribution(parameter)
     return default_distribution(place.module, place.key, parameter) or measured_distribution(parameter)
 
 
-def _on_meta(parameter: Tensor, law: Distribution, copied: bool) -> nn.Parameter:
+def _on_meta(parameter: Tensor, distribution: Distribution, copied: bool) -> nn.Parameter:
     twin = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
-    setattr(twin, _LAW, law)
+    setattr(twin, _DISTRIBUTION, distribution)
     setattr(twin, _COPIED, copied)
     setattr(twin, _ZERO_ROWS, zero_rows(parameter))
     return twin
@@ -308,27 +313,28 @@ def _copies(draws: dict[int, Any]) -> set[int]:
     return {key for key, draw in draws.items() if count[draw] > 1}
 
 
-def _keep_laws(model: nn.Module, recorder: DrawRecorder, factory: Factory) -> None:
+def _keep_distributions(model: nn.Module, recorder: DrawRecorder, factory: Factory) -> None:
     """Write the distribution of each parameter beside it; frozen tables take their numbers back."""
     places = [place for place in places_of(model) if place.parameter.is_meta]
     recorded = recorder.known_of({place.name: place.parameter for place in places})
-    known: dict[str, Law] = {
-        name: Distribution.constant(0.0, UNKNOWN) if item.law is None else item.law for name, item in recorded.items()
+    known: dict[str, Known] = {
+        name: Distribution.constant(0.0, UNKNOWN) if item.entries is None else item.entries
+        for name, item in recorded.items()
     }
     parameters = {id(place.parameter): place.parameter for place in places}
     for key in _copies({id(place.parameter): recorded[place.name].draw or id(place.parameter) for place in places}):
         setattr(parameters[key], _COPIED, True)
     found = refined(known, {place.name: place.parameter for place in places}, factory)
     for place in places:
-        law, parameter = found[place.name], place.parameter
+        entries, parameter = found[place.name], place.parameter
         setattr(parameter, _ZERO_ROWS, recorded[place.name].zero_rows)
-        if isinstance(law, Tensor) and not parameter.requires_grad and law.shape == parameter.shape:
-            own_parameters(place.module)[place.key] = nn.Parameter(law.to(parameter.dtype), requires_grad=False)
-        elif not hasattr(parameter, _LAW):
-            setattr(parameter, _LAW, _as_distribution(law, is_table=law is not known[place.name]))
+        if isinstance(entries, Tensor) and not parameter.requires_grad and entries.shape == parameter.shape:
+            own_parameters(place.module)[place.key] = nn.Parameter(entries.to(parameter.dtype), requires_grad=False)
+        elif not hasattr(parameter, _DISTRIBUTION):
+            setattr(parameter, _DISTRIBUTION, _as_distribution(entries, is_table=entries is not known[place.name]))
 
 
-def _as_distribution(law: Law, is_table: bool) -> Distribution:
-    if isinstance(law, Distribution):
-        return law
-    return Distribution.table(law) if is_table else measured_distribution(law)
+def _as_distribution(entries: Known, is_table: bool) -> Distribution:
+    if isinstance(entries, Distribution):
+        return entries
+    return Distribution.table(entries) if is_table else measured_distribution(entries)

@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sigprop.compat import correct_fan
 from sigprop.distributions.distribution import LARGE, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
-from sigprop.distributions.independence import Law, measured_distribution
+from sigprop.distributions.independence import Known, measured_distribution
 from sigprop.isolation import Mode
 
 _MAKERS = frozenset(
@@ -43,18 +43,18 @@ _NOT_WRITING = frozenset(("requires_grad_", "retain_grad_", "share_memory_", "t_
 
 @dataclass(frozen=True)
 class Held:
-    """What is known of a storage: its law, the number of the draw that it holds (copies have one number), and the rows
-    that were set to zero after the rest was drawn. It is held, so that its key stays its own."""
+    """What is known of a storage: its entries (their distribution, or the numbers), the number of the draw that it
+    holds (copies have one number), and the rows that were set to zero after it. Held, so that its key stays its own."""
 
     storage: Any = None
-    law: Law | None = None
+    entries: Known | None = None
     draw: int = 0
     zero_rows: tuple[int, ...] = ()
 
     @property
     def distribution(self) -> Distribution | None:
         """Numbers are measured."""
-        return measured_distribution(self.law) if isinstance(self.law, Tensor) else self.law
+        return measured_distribution(self.entries) if isinstance(self.entries, Tensor) else self.entries
 
 
 NOTHING = Held()
@@ -79,11 +79,13 @@ class DrawRecorder(Mode):
     def known_of(self, tensors: dict[str, Tensor]) -> dict[str, Held]:
         return {name: self.known(tensor) for name, tensor in tensors.items()}
 
-    def keep(self, tensor: Tensor, law: Law, copied: Tensor | None = None, zero_rows: tuple[int, ...] = ()) -> None:
+    def keep(
+        self, tensor: Tensor, entries: Known, copied: Tensor | None = None, zero_rows: tuple[int, ...] = ()
+    ) -> None:
         """A distribution, of a draw of its own or of one that was copied."""
         self._count += 1
         draw = self._count if copied is None else self.known(copied).draw
-        self._known[_key(tensor)] = Held(tensor.untyped_storage(), law, draw, zero_rows)
+        self._known[_key(tensor)] = Held(tensor.untyped_storage(), entries, draw, zero_rows)
 
     def registered(self, parameter: nn.Parameter) -> nn.Parameter | None:
         """The twin on meta of a parameter that a module registers; small frozen ones stay real."""
@@ -100,8 +102,8 @@ class DrawRecorder(Mode):
 
     def keep_numbers(self, tensor: Tensor, numbers: Tensor) -> None:
         """Those that it takes, or their distribution where that is known."""
-        law = self.known(numbers).law
-        self.keep(tensor, numbers.detach() if law is None else law, None if law is None else numbers)
+        entries = self.known(numbers).entries
+        self.keep(tensor, numbers.detach() if entries is None else entries, None if entries is None else numbers)
 
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = dict(kwargs or {})
@@ -136,11 +138,11 @@ class DrawRecorder(Mode):
         """Random numbers that a parameter may be made of: their distribution, until something else is done to them."""
         if isinstance(target, Tensor) and (writes or name == "__setitem__"):
             known, whole = self._known.pop(_key(target), NOTHING), target._base is None and target.numel() <= LARGE
-            law = _filled(name, args, kwargs) if whole else None
-            if law is None and whole and known.distribution is not None and name.strip("_") in _SMOOTH:
-                law = _with_numbers(known.distribution, func, args, kwargs)
-            if law is not None:
-                self.keep(target, law)
+            entries = _filled(name, args, kwargs) if whole else None
+            if entries is None and whole and known.distribution is not None and name.strip("_") in _SMOOTH:
+                entries = _with_numbers(known.distribution, func, args, kwargs)
+            if entries is not None:
+                self.keep(target, entries)
         elif isinstance(result, Tensor) and result.is_floating_point() and 0 < result.numel() <= LARGE:
             if name in _RANDOM:
                 self.keep(result, _RANDOM[name](0.0, 1.0))
@@ -165,21 +167,21 @@ class DrawRecorder(Mode):
         if given["tensor"] is not tensor and _key(given["tensor"]) != _key(tensor):
             return False
         if name == "_no_grad_trunc_normal_" and given["std"] > 0:
-            law = Distribution.truncated_normal(given["mean"], given["std"], given["a"], given["b"])
+            entries = Distribution.truncated_normal(given["mean"], given["std"], given["a"], given["b"])
         elif name == "_no_grad_trunc_normal_":
-            law = Distribution.constant(given["mean"])
+            entries = Distribution.constant(given["mean"])
         elif name == "orthogonal_":
             larger = max(tensor.shape[0], tensor.numel() // tensor.shape[0])
-            law = Distribution.normal(0.0, given["gain"] / math.sqrt(larger), ORTHOGONAL)
+            entries = Distribution.normal(0.0, given["gain"] / math.sqrt(larger), ORTHOGONAL)
         elif name == "sparse_":
             zeros = math.ceil(given["sparsity"] * tensor.shape[0]) / tensor.shape[0]
-            law = _mixture(Distribution.normal(0.0, given["std"]), Distribution.constant(0.0), zeros)
+            entries = _mixture(Distribution.normal(0.0, given["std"]), Distribution.constant(0.0), zeros)
         elif name == "dirac_":
             ones = given["groups"] * min(tensor.shape[0] // given["groups"], tensor.shape[1]) / tensor.numel()
-            law = _mixture(Distribution.constant(0.0), Distribution.constant(1.0), ones, STRUCTURED)
+            entries = _mixture(Distribution.constant(0.0), Distribution.constant(1.0), ones, STRUCTURED)
         else:
             return False
-        self._write(given["tensor"], law)
+        self._write(given["tensor"], entries)
         return True
 
     def _written_out(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -198,30 +200,30 @@ class DrawRecorder(Mode):
             part = target[index]
         except (RuntimeError, IndexError):
             return self._write(target, None)
-        law = self.known(value).distribution if isinstance(value, Tensor) and value.is_meta else None
+        entries = self.known(value).distribution if isinstance(value, Tensor) and value.is_meta else None
         if isinstance(value, Tensor) and not value.is_meta:
-            law = measured_distribution(value)
+            entries = measured_distribution(value)
         elif not isinstance(value, Tensor):
-            law = Distribution.constant(float(value))
+            entries = Distribution.constant(float(value))
         is_view = _key(part) == _key(target)
-        return self._write(part, law) if is_view else self._write(target, law, part.numel())
+        return self._write(part, entries) if is_view else self._write(target, entries, part.numel())
 
-    def _write(self, target: Tensor, law: Law | None, count: int | None = None) -> None:
+    def _write(self, target: Tensor, entries: Known | None, count: int | None = None) -> None:
         """`count` entries of the target's storage take a distribution; None: what was written is not known."""
         storage = target.untyped_storage().nbytes() // target.element_size()
         share = (target.numel() if count is None else count) / max(storage, 1)
-        if law is not None and share >= 1.0:
-            self.keep(target, law)
+        if entries is not None and share >= 1.0:
+            self.keep(target, entries)
             return
         known = self.known(target)
         before, zeros = known.distribution, ()
-        if law is None:
+        if entries is None:
             before = before if before is not None else Distribution.constant(0.0)
             self.keep(target, replace(before, kind=UNKNOWN))
         elif before is None:
-            self.keep(target, law)
+            self.keep(target, entries)
         else:
-            after = law if isinstance(law, Distribution) else measured_distribution(law)
+            after = entries if isinstance(entries, Distribution) else measured_distribution(entries)
             if count is None and target.dim() == 1 and after.second_moment == 0.0:
                 zeros = (*known.zero_rows, target.storage_offset() // target.numel())
             self.keep(target, _mixture(before, after, share), zero_rows=zeros)
@@ -230,8 +232,8 @@ class DrawRecorder(Mode):
         if name == "copy_":
             source = args[1] if len(args) > 1 else kwargs.get("src")
             if isinstance(source, Tensor) and not source.is_meta:
-                law = self.known(source).law if source.shape == target.shape else None
-                return self._write(target, source.detach().expand(target.shape).clone() if law is None else law)
+                entries = self.known(source).entries if source.shape == target.shape else None
+                return self._write(target, source.detach().expand(target.shape).clone() if entries is None else entries)
             return self._write(target, self.known(source).distribution if isinstance(source, Tensor) else None)
         after = _filled(name, args, kwargs)
         if after is None:
@@ -245,28 +247,28 @@ class DrawRecorder(Mode):
         self, func: Callable, name: str, target: Tensor, args: tuple, kwargs: dict[str, Any], result: Any
     ) -> None:
         """What is known of a function of one parameter and numbers: `p / sqrt(layers)`, to be copied back into it."""
-        if not isinstance(result, Tensor) or self.known(result).law is not None:
+        if not isinstance(result, Tensor) or self.known(result).entries is not None:
             return
         operator = name.strip("_") if name.startswith("__") else name
-        found = self.known(target).law
+        found = self.known(target).entries
         if found is None or result.numel() != target.numel():
             return
         alone = not any(isinstance(item, Tensor) and item.dim() for item in (*args[1:], *kwargs.values()))
         if operator in _COPIES:
             self.keep(result, found, copied=target)
         elif operator in _ELEMENTWISE and alone:
-            law = found if isinstance(found, Distribution) else measured_distribution(found)
-            self.keep(result, _function_of(law, func, args, kwargs))
+            entries = found if isinstance(found, Distribution) else measured_distribution(found)
+            self.keep(result, _function_of(entries, func, args, kwargs))
 
 
-def _with_numbers(law: Distribution, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Distribution | None:
+def _with_numbers(entries: Distribution, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Distribution | None:
     """After a function of each entry and of numbers; None where other tensors take part."""
     others = any(isinstance(item, Tensor) and item.dim() for item in (*args[1:], *kwargs.values()))
-    return None if others else _function_of(law, func, args, kwargs)
+    return None if others else _function_of(entries, func, args, kwargs)
 
 
-def _function_of(law: Distribution, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Distribution:
-    return Distribution.of(func(law.quantiles.clone(), *args[1:], **kwargs), law.kind)
+def _function_of(entries: Distribution, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Distribution:
+    return Distribution.of(func(entries.quantiles.clone(), *args[1:], **kwargs), entries.kind)
 
 
 def _filled(name: str, args: tuple, kwargs: dict[str, Any]) -> Distribution | None:
@@ -312,7 +314,7 @@ def _mixture(before: Distribution, after: Distribution, share: float, kind: str 
     kept, new = before.quantiles, after.quantiles
     total = max(len(kept), len(new), 64)
     values = torch.cat((_stretched(kept, round(total * (1 - share))), _stretched(new, round(total * share))))
-    worst = kind or next((law.kind for law in (before, after) if law.kind != "independent"), "independent")
+    worst = kind or next((entries.kind for entries in (before, after) if entries.kind != "independent"), "independent")
     return Distribution(values.sort().values, mean, max(second - mean**2, 0.0), worst)
 
 

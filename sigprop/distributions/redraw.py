@@ -29,36 +29,38 @@ NEGLIGIBLE = 0.02
 Perturb = Callable[[Tensor, int], Tensor]
 
 
-def perturbation(parameter: Tensor, law: Distribution, stays: bool, name: str) -> Perturb | None:
+def perturbation(parameter: Tensor, distribution: Distribution, stays: bool, name: str) -> Perturb | None:
     """How a parameter is perturbed, by its values and the number of the draw; None where nothing is in doubt."""
-    if law.variance == 0.0:
+    if distribution.variance == 0.0:
         return None
-    if stays and law.kind == STRUCTURED:
+    if stays and distribution.kind == STRUCTURED:
         return _displaced(name) if parameter.dim() > 1 and not _few_numbers(parameter) else None
     if stays:
-        return lambda values, number: independent(values.shape, law, _generator(name, number))
-    if law.uncertainty <= NEGLIGIBLE:
+        return lambda values, number: independent(values.shape, distribution, _generator(name, number))
+    if distribution.uncertainty <= NEGLIGIBLE:
         return None
-    return lambda values, number: _resized(values, law, _generator(name, number))
+    return lambda values, number: _resized(values, distribution, _generator(name, number))
 
 
 def independent(
-    shape: torch.Size, law: Distribution, generator: torch.Generator, dtype: torch.dtype = torch.float64
+    shape: torch.Size, distribution: Distribution, generator: torch.Generator, dtype: torch.dtype = torch.float64
 ) -> Tensor:
     """Independent entries with the moments of a distribution, made piece by piece in float64."""
-    values = law.quantiles
+    values = distribution.quantiles
     if len(values) < 2 or not float(values.std()):
-        return law.mean + math.sqrt(law.variance) * torch.randn(shape, generator=generator, dtype=torch.float64)
-    scale = math.sqrt(law.variance) / float(values.std(correction=0))
+        return distribution.mean + math.sqrt(distribution.variance) * torch.randn(
+            shape, generator=generator, dtype=torch.float64
+        )
+    scale = math.sqrt(distribution.variance) / float(values.std(correction=0))
     made = torch.empty(math.prod(shape), dtype=dtype)
     for piece in made.split(PIECE):
-        piece.copy_(law.mean + (law.draw(piece.shape, generator) - values.mean()) * scale)
+        piece.copy_(distribution.mean + (distribution.draw(piece.shape, generator) - values.mean()) * scale)
     return made.view(shape)
 
 
-def _resized(values: Tensor, law: Distribution, generator: torch.Generator) -> Tensor:
+def _resized(values: Tensor, distribution: Distribution, generator: torch.Generator) -> Tensor:
     sign = 2 * int(torch.randint(2, (1,), generator=generator)) - 1
-    return law.mean + (values - law.mean) * math.sqrt(max(1.0 + sign * law.uncertainty, 0.1))
+    return distribution.mean + (values - distribution.mean) * math.sqrt(max(1.0 + sign * distribution.uncertainty, 0.1))
 
 
 def _displaced(name: str) -> Perturb:
@@ -101,12 +103,12 @@ class Draws:
         self._seed = FIRST_SEED * (seed + 1)
         self._factory = factory_of_model(model)
         self.on_meta = any(parameter.is_meta for parameter in model.parameters())
-        self._laws: dict[str, Fill] = {}
+        self._fills: dict[str, Fill] = {}
         self._copies: dict[str, str] = {}
         self._perturbations: dict[str, Perturb] = {}
         if self._factory is None:
-            self._laws, self._copies, self._perturbations = _redrawn(model)
-        self.random = self._factory is not None or bool(self._laws)
+            self._fills, self._copies, self._perturbations = _redrawn(model)
+        self.random = self._factory is not None or bool(self._fills)
 
     @property
     def has_constructor(self) -> bool:
@@ -118,7 +120,9 @@ class Draws:
         """How a fresh initialization is made, in words."""
         if self._factory is not None:
             return "the model's own constructor"
-        return "parameters drawn anew from their laws" if self.random else "the model's weights as they are"
+        return (
+            "parameters initialized anew from their distributions" if self.random else "the model's weights as they are"
+        )
 
     @property
     def doubtful(self) -> bool:
@@ -142,7 +146,7 @@ class Draws:
             return made
         generator = torch.Generator().manual_seed(self._seed + number)
         twins = dict(made.named_parameters())
-        for name, fill in self._laws.items():
+        for name, fill in self._fills.items():
             with torch.no_grad():
                 twins[name].copy_(fill(generator))
         for name, first in self._copies.items():
@@ -182,7 +186,7 @@ def _redrawn(model: nn.Module) -> tuple[dict[str, Fill], dict[str, str], dict[st
     fills: dict[str, Fill] = {}
     copies: dict[str, str] = {}
     perturbations: dict[str, Perturb] = {}
-    laws = distributions_of(model)
+    distributions = distributions_of(model)
     seen: set[int] = set()
     same: dict[tuple, str] = {}
     for place in places_of(model):
@@ -190,19 +194,19 @@ def _redrawn(model: nn.Module) -> tuple[dict[str, Fill], dict[str, str], dict[st
         if id(parameter) in seen or not parameter.is_floating_point() or not parameter.numel():
             continue
         seen.add(id(parameter))
-        law = laws[id(parameter)]
-        if parameter.is_meta and law.kind == UNKNOWN:
+        distribution = distributions[id(parameter)]
+        if parameter.is_meta and distribution.kind == UNKNOWN:
             raise UnsupportedError(
                 f"{place.name} is on meta and no distribution of it is known: give the function that builds it"
             )
-        key = (tuple(parameter.shape), law.mean, law.variance, _print(parameter))
+        key = (tuple(parameter.shape), distribution.mean, distribution.variance, _print(parameter))
         few = parameter.numel() < FEWEST and not parameter.is_meta
         unsure = few and default_distribution(place.module, place.key, parameter) is None
-        fill = None if unsure else _fill(law, parameter)  # a few numbers may well be a formula: they stay
+        fill = None if unsure else _fill(distribution, parameter)  # a few numbers may well be a formula: they stay
         perturb = (
             None
             if parameter.is_meta
-            else perturbation(parameter, law, stays=fill is None, name=same.get(key, place.name))
+            else perturbation(parameter, distribution, stays=fill is None, name=same.get(key, place.name))
         )
         if perturb is not None:
             perturbations[place.name] = perturb
@@ -226,20 +230,20 @@ def _print(parameter: Tensor) -> tuple[float, ...] | None:
     )
 
 
-def _fill(law: Distribution, parameter: Tensor) -> Fill | None:
+def _fill(distribution: Distribution, parameter: Tensor) -> Fill | None:
     """How to draw a parameter; None where it stays as it is."""
-    if law.variance == 0.0:
-        return (lambda generator: torch.full(parameter.shape, law.mean)) if parameter.is_meta else None
-    if law.kind == ORTHOGONAL:
-        return lambda generator: _orthogonal(parameter.shape, law, generator)
-    if law.kind != INDEPENDENT and not parameter.is_meta:
+    if distribution.variance == 0.0:
+        return (lambda generator: torch.full(parameter.shape, distribution.mean)) if parameter.is_meta else None
+    if distribution.kind == ORTHOGONAL:
+        return lambda generator: _orthogonal(parameter.shape, distribution, generator)
+    if distribution.kind != INDEPENDENT and not parameter.is_meta:
         return None
     if parameter.is_meta:
-        return lambda generator: independent(parameter.shape, law, generator, parameter.dtype)
+        return lambda generator: independent(parameter.shape, distribution, generator, parameter.dtype)
     constant = _constant_rows(parameter)
 
     def fill(generator: torch.Generator) -> Tensor:
-        made = independent(parameter.shape, law, generator, parameter.dtype).to(parameter.device)
+        made = independent(parameter.shape, distribution, generator, parameter.dtype).to(parameter.device)
         return made if constant is None else torch.where(constant, parameter.detach(), made)
 
     return fill
@@ -254,10 +258,10 @@ def _constant_rows(parameter: Tensor) -> Tensor | None:
     return same.reshape(-1, *[1] * (parameter.dim() - 1)) if bool(same.any()) else None
 
 
-def _orthogonal(shape: torch.Size, law: Distribution, generator: torch.Generator) -> Tensor:
+def _orthogonal(shape: torch.Size, distribution: Distribution, generator: torch.Generator) -> Tensor:
     rows, columns = shape[0], math.prod(shape[1:])
     noise = torch.randn(max(rows, columns), min(rows, columns), generator=generator, dtype=torch.float64)
     basis, upper = torch.linalg.qr(noise)
     basis = basis * upper.diagonal().sign()
-    gain = math.sqrt(law.second_moment * max(rows, columns))
+    gain = math.sqrt(distribution.second_moment * max(rows, columns))
     return gain * (basis if rows >= columns else basis.T).reshape(shape)

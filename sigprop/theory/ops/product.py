@@ -61,12 +61,15 @@ class Product(Op):
 def _fourth_moments(slope: Tensor, own: Tensor, other: Signal) -> Tensor:
     """`sum_uv B_tu B_sv K_x[u,v] (K_y[t,u] K_y[s,v] + K_y[t,v] K_y[s,u] - 2 m_t m_s m_u m_v)`.
 
-    The second term for a diagonal `B`.
+    Of the second term less `m_t m_s m_u m_v` what is linear in the covariance, and its square for a diagonal `B`.
     """
-    kernel, level = other.kernel.values, diagonal(slope)
-    moved, even = weighted(slope, kernel), weighted(slope, other.mean[:, None] * other.mean)
-    total = applied(moved, applied(moved, own).T) - 2.0 * applied(even, applied(even, own).T)
-    return total + level[:, None] * own * kernel**2 * level
+    kernel, level, mean = other.kernel.values, diagonal(slope), other.mean
+    means = mean[:, None] * mean
+    moved, even, covariance = weighted(slope, kernel), weighted(slope, means), kernel - means
+    first = applied(moved, applied(moved, own).T) - applied(even, applied(even, own).T)
+    spread = applied(slope, mean[:, None] * own)
+    linear = mean[:, None] * applied(slope, (covariance * spread).T)
+    return first + linear + linear.T + level[:, None] * own * covariance**2 * level
 
 
 def _together(x: Signal, y: Signal) -> Kernel:

@@ -15,7 +15,7 @@ from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
-from sigprop.theory.ops.product import Product
+from sigprop.theory.ops.product import Product, _fourth_moments
 from sigprop.theory.ops.residual import Residual, TokenResidual
 from sigprop.theory.ops.softmax import overlap
 from sigprop.theory.ops.token_map import DrawnTokenLinear, TokenLinear, TokenMap
@@ -282,3 +282,24 @@ def test_bert_input_correlation():
     _, variance, correlation = Residual().forward(Residual().forward(token, position), segment).summary()
     assert float(variance) == pytest.approx(3.0)
     assert float(correlation) == pytest.approx(0.2268, abs=1e-4)
+
+
+def test_a_product_with_a_factor_that_has_a_mean_below_a_sum_over_tokens():
+    """All but the square of the covariance, where the slope, as that of a sum over tokens, is no diagonal."""
+    generator = torch.Generator().manual_seed(0)
+    slope, roots = torch.ones(4, 4, dtype=torch.float64), torch.randn(2, 4, 6, generator=generator, dtype=torch.float64)
+    own, covariance = roots[0] @ roots[0].T, 0.1 * roots[1] @ roots[1].T / 6
+    mean = torch.rand(4, generator=generator, dtype=torch.float64) + 0.5
+    kernel = covariance + mean[:, None] * mean
+    other = Signal(Dense(kernel), mean, 64)
+
+    def summed(second):
+        terms = ("tu,sv,uv,tu,sv->ts", kernel, kernel), ("tu,sv,uv,tv,su->ts", second, second)
+        found = [torch.einsum(rule, slope, slope, own, one, two) for rule, one, two in terms]
+        return found[0] + found[1] - 2.0 * torch.einsum("tu,sv,uv,t,s,u,v->ts", slope, slope, own, *[mean] * 4)
+
+    left = torch.einsum("tu,sv,uv,tv,su->ts", slope, slope, own, covariance, covariance)
+    left = left - slope.diagonal()[:, None] * own * covariance**2 * slope.diagonal()
+    torch.testing.assert_close(_fourth_moments(slope, own, other), summed(kernel) - left)
+    across = torch.full((4,), 0.5, dtype=torch.float64)
+    torch.testing.assert_close(_fourth_moments(across, own, other), _fourth_moments(torch.diag(across), own, other))

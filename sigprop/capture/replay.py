@@ -122,7 +122,7 @@ class Replay:
 
     def _filled(self, item: Any) -> Any:
         """An argument with values in place of records, and noise of this draw."""
-        if isinstance(item, (tuple, list, dict)):
+        if isinstance(item, (tuple, list, dict)) and not isinstance(item, torch.Size):
             return mapped(item, self._filled)
         if isinstance(item, Record):
             return self.values[item]

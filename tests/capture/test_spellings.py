@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sigprop.capture import predict
+from sigprop.capture import build, predict
 
 WIDTH, TOKENS = 48, 6
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9]])
@@ -146,3 +146,22 @@ def test_every_spelling_has_the_same_rows(group, name):
     first = rows(next(iter(SPELLINGS[group].values())))
     torch.manual_seed(0)
     assert rows(SPELLINGS[group][name]) == pytest.approx(first, rel=1e-6, nan_ok=True)
+
+
+class Sized(nn.Module):
+    """A function that is drawn, and is given a size."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.map(x)
+        return (
+            (torch.fft.irfft(torch.fft.rfft(y)).reshape(y.shape) * y.roll(1, -1)).reshape(torch.Size((6, 8))).square()
+        )
+
+
+def test_sizes_that_a_drawn_function_is_given():
+    """A fault for a while: a size is a tuple that nothing is put into."""
+    assert predict(build(Sized), torch.randn(2, 3, 8)).parameters[0].grad_second_moment > 0.0

@@ -21,7 +21,7 @@ from torch.overrides import resolve_name
 from torch.utils.hooks import RemovableHandle
 
 from sigprop.capture.capture import RULES, Capture, Rule
-from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, VIEWS
+from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, SAME, VALUES, VIEWS
 from sigprop.capture.layout import NOISE, Misaligned, as_constant
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
 from sigprop.capture.rules.joining import remember, written_through
@@ -227,7 +227,8 @@ class CaptureMode(Mode):
     def _recorded(self, rule: Rule | None, call: Call) -> Any:
         """A call of a loss: views keep the roles of dimensions, questions about values are answered by a draw."""
         by_values = call.name == "getitem" and any(isinstance(item, Record) for item in leaves(call.args[1]))
-        if rule is not None and (call.name in VALUES or call.name in KEPT) and not by_values:
+        of_truths = call.name in SAME and any(item.dtype is torch.bool for item in call.records)
+        if rule is not None and (call.name in VALUES or call.name in KEPT) and not (by_values or of_truths):
             try:
                 return rule(self._capture, call, *call.args, **call.kwargs)
             except (SigpropError, Misaligned):

@@ -32,6 +32,7 @@ _MAKERS = frozenset(
 _ELEMENTWISE = frozenset(("mul", "rmul", "div", "truediv", "add", "radd", "sub", "rsub", "neg", "exp", "log", "clamp"))
 _SMOOTH = _ELEMENTWISE | {"erfinv", "abs", "sqrt", "square", "pow", "log1p", "expm1", "tanh", "sigmoid"}
 _ALIKE = frozenset(("ones_like", "zeros_like", "full_like"))
+_NEW = frozenset(("new_empty", "new_zeros", "new_ones"))
 _COPIES = frozenset(("clone", "contiguous", "to", "float", "reshape", "flatten", "pad"))
 _FILLS = frozenset(
     ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_", "zero_", "zeros_", "ones_", "fill_", "constant_")
@@ -330,6 +331,8 @@ def _on_cpu(name: str, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     if name == "empty" and device is None and "out" not in kwargs and _count(args) > LARGE:
         return kwargs | {"device": "meta"}
     meta = device is not None and torch.device(device).type == "meta"
+    if name in _NEW and args[0].is_meta and device is None and _count(args[1:]) <= LARGE:
+        return kwargs | {"device": "cpu"}
     if (name in _MAKERS and meta) or (name in _ALIKE and args[0].is_meta):
         return kwargs | {"device": "cpu"}
     if name == "to" and not args[0].is_meta and meta:

@@ -292,7 +292,7 @@ def _lifted(rows: Tensor, old: Layout, new: Layout, first: int) -> Tensor:
     inner = [axis for dim in old.dims[first:] for axis in dim]
     source = torch.arange(old.positions).reshape([axis.size for axis in old.order])
     source = source.permute([old.order.index(axis) for axis in (*lead, *inner)]).flatten()
-    block = torch.kron(torch.eye(count, dtype=torch.float64), rows.T.contiguous())
+    block = torch.kron(torch.eye(count, dtype=torch.float64), rows.T.clone(memory_format=torch.contiguous_format))
     matrix = torch.zeros(new.positions, old.positions, dtype=torch.float64)
     matrix[:, source] = block
     return matrix

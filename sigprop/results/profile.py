@@ -1,17 +1,9 @@
 """`Profile`: the moments of a network, one row per site and one per parameter.
 
-`predict` and `measure` return the same type with the same site names, so that a prediction and a
-measurement join on the name. The columns mean the same for both:
-
-- `mean`: over all entries of the tensor;
-- `variance`: about that mean;
-- `token_correlation`: the cosine between the channel vectors of two different tokens of one sequence,
-  about that mean, averaged over pairs (padding left out), then over sequences;
-- `grad_variance`: the mean square of the gradient of the (mean) loss with respect to the tensor;
-- `grad_token_correlation`: likewise for the gradient, about zero.
-
-Over several initializations a column is the average; `errors` holds its standard error and `medians` its
-median, under the column's name. A value that does not exist (one token, no gradient) is `nan`.
+`predict` and `measure` return the same type with the same site names, so that a prediction and a measurement join on
+the name; docs/do/measure.md says what the columns mean, the same for both. Over several initializations a column is the
+average; `errors` holds its standard error and `medians` its median, under the column's name. A value that does not
+exist (one token, no gradient) is `nan`.
 
 `source` says in one word where a row's numbers come from: `theory`, `confirmed` (theory, which real initializations
 agree with), `simulated` (the real model at some initializations) or `measured`; `Profile.provenance` says it of all.

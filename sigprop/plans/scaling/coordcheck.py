@@ -1,12 +1,7 @@
 """`coord_check`: train a few steps at several widths (and depths) and judge how every size scales.
 
-Expected along width, with sizes relative to the smallest build: activations 1 at every site; their change
-after a step m^{-r} (r = 0 for muP); logits and attention scores may shrink at the start but not grow; the
-size of each weight and of its first update as the width rule says. A check fails when an exponent's
-interval lies more than `tolerance` away from what is expected, and the parameter, learning rate or
-forward multiplier behind it is named. Hundreds of intervals are judged, so that some fail by chance: what fails is
-trained again with twice as many other seeds, and only what fails there too, in intervals that hold all at once, is
-accused.
+docs/evidence/scaling.md says how an exponent is judged. What fails by the first seeds is trained again with twice as
+many others, and only what fails there too, in intervals that hold all at once, is accused.
 """
 
 from __future__ import annotations

@@ -2,12 +2,9 @@
 
 Exponents are least squares of log size on log width (or depth), with their 95 percent intervals. Changes of features or
 logits that are no pure powers are the sum of an aligned part, d^e, and of a random walk over the channels, smaller by
-d^{-1/2} and independent of it:
+d^{-1/2} and independent of it (docs/evidence/scaling.md):
 
     size^2 = (A + B/d) d^{2e}
-
-The random part rules below the width B/A, which grows with the number of tokens in the batch: the sum of many
-gradients is little aligned with each of them. Powers fitted over a narrow range then lie between e - 1/2 and e.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class CaptureMode(Mode):
         routing = routing_of((args, kwargs))
         if routing is None:
             made = func(*args, **kwargs)
-            if _is_noise(getattr(func, "__name__", ""), args):
+            if kwargs.get("generator") is None and _is_noise(getattr(func, "__name__", ""), args):
                 setattr(made, NOISE, True)
             elif getattr(made, NOISE, False) and _writes(func, args, kwargs):
                 setattr(made, NOISE, False)
@@ -307,7 +307,7 @@ def _kind_of(item: Any) -> Any:
 
 
 def _is_noise(name: str, args: tuple) -> bool:
-    """Whether a call makes standard normal numbers."""
+    """Whether a call without a generator makes standard normal numbers: who gives one means these."""
     given = args[1:] if name.endswith("_") else args
     plain = name in ("randn", "randn_like") or (name == "normal_" and not given)
     return plain or (name in ("normal", "normal_") and [as_constant(item, None) for item in given[:2]] == [0.0, 1.0])

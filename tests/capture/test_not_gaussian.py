@@ -380,3 +380,12 @@ def test_noise_that_a_model_samples_is_that_of_any_pass(way):
         scatter = float(found[:, number].std())
         assert scatter < 0.1 * known
         assert abs(float(found[:, number].mean()) - known) < 5.0 * math.hypot(error, scatter / 2), name
+
+
+def test_numbers_of_a_generator_that_is_given_are_these(agreement):
+    """The target of a loss, made anew with one seed: it was taken as noise of every pass."""
+
+    def loss(out):
+        return F.l1_loss(out, torch.randn(out.shape, generator=torch.Generator().manual_seed(5)))
+
+    agreement(lambda: nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 3)), ROWS, loss, seeds=96)

@@ -80,7 +80,7 @@ def made_alike(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: A
     model = torch.empty((), dtype=input.dtype).expand(input.shape)
     args, kwargs = mapped((args, kwargs), capture.value_of)
     made = call.function(model, *args, **kwargs)
-    if call.name == "randn_like":
+    if call.name == "randn_like" and kwargs.get("generator") is None:
         setattr(made, NOISE, True)
     return made
 

@@ -50,7 +50,7 @@ class FunctionWatch(Mode):
             self._fused(output, *args, **kwargs)
         elif func is F.multi_head_attention_forward:
             self._record(multi_head_scores(*args, **kwargs))
-        elif func in SOFTMAXES and _is_attention(*args, **kwargs):
+        elif func in SOFTMAXES and is_attention(*args, **kwargs):
             scores = args[0]
             self._record(scores, scores, lambda gradient: score_gradient_square(scores, gradient))
 
@@ -84,7 +84,7 @@ class FunctionWatch(Mode):
         return self._calls.next(inside(self.recorder.current[-1] if self.recorder.current else ROOT, kind))
 
 
-def _is_attention(scores: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> bool:
+def is_attention(scores: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> bool:
     """A softmax over the last axis of a stack of matrices."""
     return scores.is_floating_point() and scores.dim() >= 3 and dim in (-1, scores.dim() - 1)
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 from collections import deque
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.results.files import json_lines
+from sigprop.results.files import append, json_lines
 
 Rows = dict[str, dict[str, float]]
 DIGITS = 7
@@ -197,24 +196,11 @@ class JsonLines:
 
     def __init__(self, folder: str | Path):
         self.path = Path(folder) / FILE
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._end_broken_line()
-        self._file = self.path.open("a")
-
-    def _end_broken_line(self) -> None:
-        """A line cut off by a kill gets its end, so that the next one stands alone."""
-        if self.path.exists() and self.path.stat().st_size:
-            with self.path.open("rb+") as file:
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
+        if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):
+            append(self.path, "\n")  # a line cut off by a kill gets its end, so that the next one stands alone
 
     def event(self, kind: str, **values: Any) -> None:
-        self._file.write(json.dumps({"event": kind, **values}, allow_nan=False) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
+        append(self.path, json.dumps({"event": kind, **values}, allow_nan=False) + "\n")
 
 
 def read_events(folder: str | Path) -> list[dict[str, Any]]:

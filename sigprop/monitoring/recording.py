@@ -30,6 +30,7 @@ from sigprop.measurement.functions import (
     ADDITIONS,
     SOFTMAXES,
     FunctionWatch,
+    is_attention,
     multi_head_scores,
     sdpa_scores,
     skip_and_branch,
@@ -97,8 +98,8 @@ def scores_of(function: Any, args: tuple, kwargs: dict[str, Any]) -> Tensor | No
         return _fused(*args, **kwargs)
     if function is F.multi_head_attention_forward:
         return _multi_head(*args, **kwargs)
-    if function in SOFTMAXES:
-        return _explicit(*args, **kwargs)
+    if function in SOFTMAXES and is_attention(*args, **kwargs):
+        return _explicit(args[0])
     return None
 
 
@@ -152,10 +153,7 @@ def _multi_head(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs:
     return multi_head_scores(query[rows], key, value, *args, **kwargs)
 
 
-def _explicit(scores: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> Tensor | None:
-    """A softmax over the last axis of a stack of matrices."""
-    if not scores.is_floating_point() or scores.dim() < 3 or dim not in (-1, scores.dim() - 1):
-        return None
+def _explicit(scores: Tensor) -> Tensor:
     queries, keys = scores.shape[-2:]
     rows = _chosen(scores.numel() // max(1, queries * keys), queries, keys, scores.device)
     return scores.detach()[..., rows, :]

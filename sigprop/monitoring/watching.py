@@ -175,8 +175,6 @@ class Watch:
             del WATCHED[self.model]
         for sink in list(self._sinks):
             self._through(sink, "close")
-        if self._file is not None:
-            self._file.close()
 
     # one sampled step
 

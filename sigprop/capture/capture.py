@@ -96,7 +96,7 @@ PASSES = {
     SEQUENCES: "of 4 sequences or more two are followed: 12 % of what all share, else less (identical_sequences.py)",
     LONG: "sequences beyond `tokens` are continued from shorter ones: rows are assumed (long_contexts.py)",
     EXPERTS: "of stacked experts one is followed: none in expectation, for weights of mean zero (experts_as_one.py)",
-    THINNED: "of many heads a part is drawn: the standard errors of the draws (replay.py)",
+    THINNED: "of many heads a part is sampled: the standard errors of the samples (replay.py)",
 }
 """Each with what it does, its error, and its file in `sigprop/capture`."""
 
@@ -233,8 +233,8 @@ class Capture(ModuleSites):
         self._replayed += draws.calls
         if self._replayed > self.options.replayed:
             raise TooLarge(
-                f"{self._replayed:,} calls are to be drawn up to {self.module!r}, {self.options.replayed:,} may be: "
-                "in a recurrence every step draws all steps before it"
+                f"{self._replayed:,} calls are to be sampled up to {self.module!r}, {self.options.replayed:,} may be: "
+                "in a recurrence every step samples all steps before it"
             )
         groups = tied(self.states, draws.parts)
         for together in groups[:1]:

@@ -35,7 +35,7 @@ from sigprop.theory.states import (
 Parts = list[Tensor]
 LARGEST_ERROR = 0.02
 """Of the kernel of a signal, or of the energy of a gradient, behind one jump, by what its landing shows."""
-FITTED = Evidence(Status.FITTED, "of alike blocks some are followed, and the state is continued between them")
+FITTED = Evidence(Status.FITTED, "of repeated blocks some are followed, and the state is continued between them")
 
 
 @dataclass(frozen=True)

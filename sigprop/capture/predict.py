@@ -111,7 +111,9 @@ def _followed_once(model: Any, loaded: nn.Module, batch: Any, settings: TheoryOp
     sites = _site_rows(found, start, meta)
     if many:
         many.continue_to_batch(sites)
-        meta["sequences"] = f"{many.sequences} sequences, alike and apart until the loss, the first two followed"
+        meta["sequences"] = (
+            f"{many.sequences} sequences, equal in distribution and separate until the loss, the first two followed"
+        )
     if settings.scores:
         sites = placed(sites, score_rows(found, settings.seed))
     meta["passes"] = [*found.passes, *([SEQUENCES] if many else [])]

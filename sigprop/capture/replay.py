@@ -103,7 +103,7 @@ class Replay:
         elif isinstance(record, Field):
             value = self._draw(record)
         else:
-            raise TypeError(f"cannot draw {type(record).__name__}")
+            raise TypeError(f"cannot sample {type(record).__name__}")
         return value.requires_grad_(self.gradients)
 
     def _call(self, record: Record) -> Tensor:
@@ -185,7 +185,7 @@ def _called(call: Call, function: Any, args: Any, kwargs: Any) -> Any:
     except SigpropError:
         raise
     except Exception as error:
-        raise no_rule(call, f"it fails on drawn numbers: {type(error).__name__}: {error}") from error
+        raise no_rule(call, f"it fails on sampled numbers: {type(error).__name__}: {error}") from error
 
 
 # -- a pass: of many heads a part is drawn

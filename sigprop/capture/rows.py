@@ -237,7 +237,7 @@ def score_rows(found: TracedModel, seed: int) -> list[SiteRow]:
         except (RuntimeError, SigpropError):
             continue
         row = SiteRow(name, depth(name), values.pop("mean"), values.pop("variance"), status="sampled", extras=values)
-        row.reason = "attention scores drawn from the predicted states"
+        row.reason = "attention scores sampled from the predicted states"
         rows.append(row)
     return rows
 

@@ -49,7 +49,7 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
     drawn = [part for found in parts.values() for part in found]
     size = sum(math.prod(part.shape) for part in drawn)
     if size > WIDEST:
-        raise TooLarge(f"the loss is a function of {size} numbers, more than the {WIDEST} that are drawn")
+        raise TooLarge(f"the loss is a function of {size} numbers, more than the {WIDEST} that are sampled")
     joint = _drawn_together(states, parts)
     found = AveragedGradients(states, parts, sites_between(loss, parts), joint)
     seed = states.graph.loss_seed * APART
@@ -65,7 +65,7 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
             raise UnsupportedError("the loss carries no gradient: it was detached, or is not differentiable")
         found.add(replay, value)
     if not math.isfinite(found.error):
-        raise UnsupportedError("the loss, or its gradient, is not finite on outputs drawn from their predicted state")
+        raise UnsupportedError("the loss, or its gradient, is not finite on outputs sampled from their predicted state")
     return found.start()
 
 
@@ -175,7 +175,7 @@ class AveragedGradients:
         return energy if cancels else max(energy, whole)
 
     def start(self) -> Start:
-        evidence = Evidence(Status.SAMPLED, f"the loss on drawn outputs, standard error {self.error:.1%}")
+        evidence = Evidence(Status.SAMPLED, f"the loss on sampled outputs, standard error {self.error:.1%}")
         seeds = [
             (node, arrived.gradient(self.draws, evidence))
             for node, arrived in self.sources.items()

@@ -40,7 +40,8 @@ def with_skipped_rows(profile: Profile, run: RunOfBlocks) -> Profile:
 
 
 def _told(run: RunOfBlocks, surprises: list[float]) -> str:
-    few = f"{len(run.numbers)} of the {len(run.alike.blocks)} alike blocks of {run.alike.name or 'the model'} followed"
+    name = run.alike.name or "the model"
+    few = f"{len(run.numbers)} of the {len(run.alike.blocks)} repeated blocks of {name} followed"
     if len(surprises) < 2:
         return few
     median, most = statistics.median(surprises), statistics.quantiles(surprises, n=10)[-1]

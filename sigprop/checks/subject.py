@@ -153,7 +153,9 @@ class Subject:
         try:
             return read_draws(build(lambda: kind(copied))).rows
         except Exception as error:
-            self.notes.append(f"the laws of {kind.__name__} could not be read again: {type(error).__name__}: {error}")
+            self.notes.append(
+                f"the initialization of {kind.__name__} could not be read again: {type(error).__name__}: {error}"
+            )
             return None
 
     # -- the structure

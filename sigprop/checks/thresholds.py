@@ -42,9 +42,9 @@ THRESHOLDS = {
     "near_default": Threshold(
         2.5, "std times sqrt(fan_in) of a layer left at torch's default, beside the others: He's is 2.45 times it"
     ),
-    "draw_alike": Threshold(1.03, "members of a family within 3 % are taken as drawn from one law"),
+    "draw_alike": Threshold(1.03, "members of a family within 3 % are taken as initialized with one distribution"),
     "draw_majority": Threshold(0.6, "share of a family that must agree before the rest is called odd"),
-    "fewest_entries": Threshold(64, "below that many entries a sample says little about its law"),
+    "fewest_entries": Threshold(64, "below that many entries a sample says little about its distribution"),
     "known_factor": Threshold(1.03, "a ratio within 3 % of sqrt(2 L), sqrt(fan_in), ... is named so"),
     # signal
     "stream_growth": Threshold(

@@ -36,13 +36,13 @@ from sigprop.theory.ops.residual import LIMIT, of_visits, passes
 
 ROUNDING = 1e-9
 ADDED = "gradients through several uses of one weight are taken as independent"
-ROUTED = "how many positions it sees was drawn once"
-FEW_PICKED, FEW_ROUTED = 8, "which few positions it sees was drawn once"
+ROUTED = "how many positions it sees was sampled once"
+FEW_PICKED, FEW_ROUTED = 8, "which few positions it sees was sampled once"
 """Positions of so few the average gradient is not that of any, as behind a causal mask."""
 DEPENDENT = {
-    STRUCTURED: "taken as independent draws, which they are not",
-    CENTRED: "taken as independent draws, and they sum to zero",
-    COPIED: "those of another layer, and taken as a draw of their own",
+    STRUCTURED: "taken as independent, which they are not",
+    CENTRED: "taken as independent, and they sum to zero",
+    COPIED: "those of another layer, and taken as independent",
     UNKNOWN: "not known",
 }
 """Distributions whose entries are not independent: ops take them as such, so that the state is a guess and says so."""

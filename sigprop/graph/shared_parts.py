@@ -31,7 +31,7 @@ from sigprop.theory.ops.residual import Piece, SharedResidual
 
 MATTERS = 0.1
 """Of a second moment: what a product of two outputs of one weight may at most be, unmentioned."""
-IN_STEP = "uses of one weight are taken as draws of their own"
+IN_STEP = "uses of one weight are taken as independent weights"
 Received = tuple[Node, float]
 """The node that a weight makes, and the energy of the gradient that the weight gets there."""
 LOSS: frozenset[Entries] = frozenset([("the loss",)])

@@ -22,7 +22,7 @@ def root_of(kernel: Tensor) -> Tensor:
     scale = kernel.diagonal().mean().clamp_min(1e-300)
     unit = kernel / scale
     if not bool(torch.isfinite(unit).all()):
-        raise UnsupportedError("a predicted kernel is not finite beside its diagonal: nothing can be drawn from it")
+        raise UnsupportedError("a predicted kernel is not finite beside its diagonal: nothing can be sampled from it")
     factor, failed = torch.linalg.cholesky_ex(unit + 1e-7 * torch.eye(len(kernel), dtype=kernel.dtype))
     if not failed:
         return factor * scale.sqrt()

@@ -20,7 +20,7 @@ TOO_MUCH = 0.2
 NEGLIGIBLE = 1e-3
 STATED = 2.6
 """Standard errors that a stated error is."""
-WHY = "one draw of the weights tells it to {:.0%}: pass the function that builds the model"
+WHY = "one initialization tells it to {:.0%}: pass the function that builds the model"
 Row = SiteRow | ParameterRow
 
 

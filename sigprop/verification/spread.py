@@ -21,7 +21,7 @@ from sigprop.results.stated_errors import COLUMNS
 PRIOR = 4.0
 """Degrees of freedom that the other rows of a column count for."""
 TOO_MUCH = 1.0 / 3.0
-SCATTERED = "the draws scatter too much to tell {}: ± {:.0%}"
+SCATTERED = "initializations scatter too much to tell {}: ± {:.0%}"
 Row = SiteRow | ParameterRow
 
 

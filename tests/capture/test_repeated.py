@@ -70,7 +70,7 @@ COLUMNS = ("variance", "grad_variance", "grad_second_moment")
 
 def test_rows_of_a_stack_are_those_of_following_all(monkeypatch):
     some, whole = both(monkeypatch, Stack, inputs())
-    assert f"of the {DEPTH} alike blocks of blocks followed" in some.meta["blocks"]
+    assert f"of the {DEPTH} repeated blocks of blocks followed" in some.meta["blocks"]
     assert "blocks" not in whole.meta
     assert [(row.name, row.depth) for row in some] == [(row.name, row.depth) for row in whole]
     described = [[(row.name, row.shape, row.role, row.init_std) for row in item.parameters] for item in (some, whole)]
@@ -96,7 +96,7 @@ def test_a_deep_gpt2_with_tied_embeddings(monkeypatch, transformers):
     ids = torch.randint(97, (1, 8), generator=torch.Generator().manual_seed(0))
     model = transformers.GPT2LMHeadModel(config)
     some, whole = both(monkeypatch, model, {"input_ids": ids, "labels": ids})
-    assert "alike blocks of transformer.h followed" in some.meta["blocks"]
+    assert "repeated blocks of transformer.h followed" in some.meta["blocks"]
     for column in COLUMNS:  # heads are drawn: most rows agree closely, those of queries and keys within their noise
         found = differences(some, whole, column)
         assert statistics.median(found) < 0.02

@@ -60,7 +60,11 @@ def test_without_sampling_the_numbers_are_those_of_all_sequences(monkeypatch):
 
 
 def test_from_four_sequences_on_two_are_followed(model):
-    assert predict(model, IDS[:4]).meta["sequences"].startswith("4 sequences, alike and apart until the loss")
+    assert (
+        predict(model, IDS[:4])
+        .meta["sequences"]
+        .startswith("4 sequences, equal in distribution and separate until the loss")
+    )
     assert "sequences" not in predict(model, IDS[:3]).meta
 
 

@@ -18,7 +18,11 @@ ENOUGH = 1024
 FEW, FEWEST = 0.34, 4
 
 
-@check("default_draw_left", "draw", "a layer still has torch's default uniform draw while the others have their own")
+@check(
+    "default_draw_left",
+    "draw",
+    "a layer still has torch's default uniform initialization while the others have their own",
+)
 def default_draw_left(subject: Subject) -> Iterator[Finding]:
     """nn.Linear and nn.Conv draw U(-1/sqrt(fan_in), 1/sqrt(fan_in)), of std 1 / sqrt(3 fan_in). A kind of layer that
     its author draws nowhere (the one linear layer of a ResNet) was left on purpose."""
@@ -45,7 +49,7 @@ def default_draw_left(subject: Subject) -> Iterator[Finding]:
     near = abs(math.log(first.std * first.fan_in**0.5 / usual)) < math.log(limit("near_default"))
     yield say(
         "note" if near else "warning",
-        f"{first.name} still has torch's default draw, uniform with std 1 / sqrt(3 fan_in)",
+        f"{first.name} still has torch's default initialization, uniform with std 1 / sqrt(3 fan_in)",
         f"{len(others)} of {len(rows)} matrices are normal: the initialization of this model did not reach the rest.",
         parameters=tuple(row.name for row in left),
         evidence=(

@@ -75,7 +75,7 @@ def _finding(title: str, cause: str, rows: list[Draw], usual: float, factor: flo
             Datum("std of the other matrices", usual, "weights"),
             Datum("1 / sqrt(2 L)", factor, "theory"),
         ),
-        prescription=Prescription("draw all branch outputs, and only them, with std / sqrt(2 L)"),
+        prescription=Prescription("initialize all branch outputs, and only them, with std / sqrt(2 L)"),
     )
 
 

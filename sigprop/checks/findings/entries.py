@@ -20,19 +20,19 @@ def non_finite_weights(subject: Subject) -> Iterator[Finding]:
         yield say(
             "problem",
             f"{bad[0].name} holds {bad[0].non_finite} entries that are not finite",
-            "The draw divided by zero or overflowed, or the memory was never written.",
+            "The initialization divided by zero or overflowed, or the memory was never written.",
             parameters=tuple(row.name for row in bad),
             evidence=tuple(
                 Datum(f"non-finite entries of {row.name}", row.non_finite, "weights", expected=0) for row in bad[:3]
             ),
-            prescription=Prescription("draw these parameters again"),
+            prescription=Prescription("initialize these parameters again"),
         )
 
 
 HUGE = 1e12
 
 
-@check("uninitialized_memory", "draw", "entries that no law of this many entries gives: memory never written")
+@check("uninitialized_memory", "draw", "entries that no distribution gives for this many: memory never written")
 def uninitialized_memory(subject: Subject) -> Iterator[Finding]:
     """The smallest of n entries lies about 1/n standard deviations from zero; memory holds 1e-40 and 1e30."""
     bad = [row for row in subject.draws if not row.recorded and not row.non_finite and _impossible(row)]
@@ -41,8 +41,8 @@ def uninitialized_memory(subject: Subject) -> Iterator[Finding]:
         yield say(
             "problem",
             f"{first.name} looks like memory that was never written",
-            "Entries span magnitudes that no law gives for this many entries: `torch.empty`, `to_empty` or a "
-            "meta-device load without a draw after it.",
+            "Entries span magnitudes that no distribution gives for this many entries: `torch.empty`, `to_empty` or a "
+            "meta-device load without an initialization after it.",
             parameters=tuple(row.name for row in bad),
             evidence=(
                 Datum("smallest entry that is not zero", first.smallest * first.scale, "weights"),
@@ -67,7 +67,7 @@ def _impossible(row: Draw) -> bool:
 FAR = 20.0
 
 
-@check("outliers", "draw", "entries farther out than a normal law puts any of this many")
+@check("outliers", "draw", "entries farther out than a normal distribution puts any of this many")
 def outliers(subject: Subject) -> Iterator[Finding]:
     """The largest of n normal entries passes t with a chance of n erfc(t / sqrt 2)."""
     if subject.trained:

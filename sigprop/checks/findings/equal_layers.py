@@ -33,7 +33,7 @@ def equal_layers(subject: Subject) -> Iterator[Finding]:
             layers,
             "warning",
             "layers start as copies of one another",
-            "Copies are correlated draws: powers of one matrix grow or shrink where independent ones would not. "
+            "Copies are correlated: powers of one matrix grow or shrink where independent ones would not. "
             "`copy.deepcopy` of one layer (as in torch's nn.TransformerEncoder) makes them.",
         ),
         (

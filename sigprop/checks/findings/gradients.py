@@ -91,13 +91,13 @@ def _paper(subject: Subject, residual: bool) -> str:
     return "dslm, App. C and F; preln, section 3" if placement == "post" else "dslm, App. C"
 
 
-@check("gradient_explodes", "gradient", "gradients grow towards the first block: law and ratio")
+@check("gradient_explodes", "gradient", "gradients grow towards the first block, and how fast")
 def gradient_explodes(subject: Subject) -> Iterator[Finding]:
     yield from gradient_finding(subject, explodes=True)
     yield from family_finding(subject, explodes=True)
 
 
-@check("gradient_vanishes", "gradient", "gradients shrink towards the first block: law and ratio")
+@check("gradient_vanishes", "gradient", "gradients shrink towards the first block, and how fast")
 def gradient_vanishes(subject: Subject) -> Iterator[Finding]:
     yield from gradient_finding(subject, explodes=False)
     yield from family_finding(subject, explodes=False)

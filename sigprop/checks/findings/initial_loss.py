@@ -68,7 +68,7 @@ def loss_inputs(subject: Subject) -> Iterator[Finding]:
             "problem",
             f"in the loss in {site} each example is most like itself, which is never the right answer",
             "The diagonal of the similarities holds each example beside itself, the largest of its row, and counts "
-            "among the wrong answers: the loss can only fall as what is alike is pushed apart.",
+            "among the wrong answers: the loss can only fall as similar pairs are pushed apart.",
             "mask the diagonal (masked_fill with -inf, by torch.eye) before the softmax",
             seen.itself,
         )

@@ -106,7 +106,7 @@ def norm_output(subject: Subject) -> Iterator[Finding]:
             f"{because} Signs are random and the signal is that much smaller behind every norm.",
             parameters=tuple(names),
             evidence=(Datum(f"mean of {names[0]}", around[0].mean, "weights", expected=1.0),),
-            prescription=Prescription("start the gains at 1 (or draw them around 1)"),
+            prescription=Prescription("start the gains at 1 (or initialize them around 1)"),
             edits=(edit(f"start the gains {listed(names)} at 1", inits, because),),
         )
 

@@ -1,4 +1,4 @@
-"""What number formats would lose, site by site, with the scale that mends it, and what rounding changes at the end."""
+"""What number formats would lose, site by site, with the scale that fixes it, and what rounding changes at the end."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class RoundedSite:
 
 
 @check(
-    "precision", "precision", "under- and overflow in bf16, fp16, fp8, MXFP8 and NVFP4, with the scale that mends it"
+    "precision", "precision", "under- and overflow in bf16, fp16, fp8, MXFP8 and NVFP4, with the scale that fixes it"
 )
 def precision(subject: Subject) -> Iterator[Finding]:
     """Entries of a site are taken as normal with its variance. fp8 and block formats are scaled by tensor, as libraries
@@ -148,8 +148,12 @@ def _finding(name: str, sites: list[RoundedSite], verb: str, share: str, severit
         sites=tuple(dict.fromkeys(site.name for site in sites)),
         depths=(sites[0].depth, sites[-1].depth),
         evidence=(
-            Datum(f"share that {verb} in {name}", getattr(worst.loss, share), "normal law of the site's variance"),
-            Datum("scale that mends the worst site", worst.loss.cure, "theory"),
+            Datum(
+                f"share that {verb} in {name}",
+                getattr(worst.loss, share),
+                "for a normal distribution of the site's variance",
+            ),
+            Datum("scale that fixes the worst site", worst.loss.cure, "theory"),
         ),
         prescription=Prescription(
             f"scale by 2^{math.log2(worst.loss.cure):.0f} before the cast"

@@ -204,5 +204,5 @@ def odd_law(subject: Subject) -> Iterator[Finding]:
             "missed, or a layer that was replaced later.",
             parameters=tuple(row.name for row, _ in bad),
             evidence=(Datum(f"kurtosis of {worst.name}", worst.kurtosis, "weights", expected=EXPECTED[law]),),
-            prescription=Prescription("draw it like its siblings"),
+            prescription=Prescription("initialize it like its siblings"),
         )

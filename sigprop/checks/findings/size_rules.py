@@ -39,13 +39,13 @@ def size_rules(subject: Subject) -> Iterator[Finding]:
 def _finding(size: str, slope: float, row: Draw, rows: list[Draw], rule: str, paper: str) -> Finding:
     return say(
         "warning",
-        f"{row.family} is drawn with std ~ {size}^{slope:.2g} between the two sizes, where {rule} keeps the signal",
-        f"A draw that does not follow {size} lets signals and gradients grow with it, so that a learning rate tuned on "
+        f"{row.family} has std ~ {size}^{slope:.2g} between the two sizes, where {rule} keeps the signal",
+        f"A std that does not follow {size} lets signals and gradients grow with it, so that a learning rate tuned on "
         "the small model is not that of the large one.",
         paper,
         parameters=tuple(item.name for item in rows),
         evidence=(Datum(f"{size} exponent of the std", slope, "weights", expected=-0.5),),
-        prescription=Prescription("draw both sizes by one rule: sp.plan(model, 'unit', width='mup')"),
+        prescription=Prescription("initialize both sizes by one rule: sp.plan(model, 'unit', width='mup')"),
     )
 
 

@@ -17,7 +17,7 @@ FEWEST = 8
 """Calls of one function that show a recurrence."""
 
 
-@check("stream_growth", "signal", "the variance along the stream grows or shrinks: law and rate")
+@check("stream_growth", "signal", "the variance along the stream grows or shrinks, and how fast")
 def stream_growth(subject: Subject) -> Iterator[Finding]:
     """Where all readers normalize, growth by addition (a power of depth) is what Pre-LN does, and no finding."""
     for stream in subject.streams:

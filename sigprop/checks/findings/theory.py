@@ -11,13 +11,13 @@ from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding
 
 
-@check("trained", "theory", "the weights look trained, so their draw is not judged")
+@check("trained", "theory", "the weights look trained, so their initialization is not judged")
 def trained(subject: Subject) -> Iterator[Finding]:
     if subject.trained:
         yield say(
             "note",
-            "this model looks trained: its draw is not judged, and theory describes a fresh one of these scales",
-            "Gains of norms differ from channel to channel, or matrices have heavier tails than any draw.",
+            "this model looks trained: its initialization is not judged; theory describes a fresh one of its scales",
+            "Gains of norms differ from channel to channel, or matrices have heavier tails than any initialization.",
             evidence=(Datum("share of norms whose gains are not constant", subject.moved_gains, "weights"),),
         )
 
@@ -39,7 +39,7 @@ def disagreement(subject: Subject) -> Iterator[Finding]:
         yield say(
             "note",
             f"measured variance at {row.name} is {other.variance / row.variance:.3g} times the predicted one",
-            "The weights are not independent draws (trained, copied, or structured), or the model does something that "
+            "The weights are not independent (trained, copied, or structured), or the model does something that "
             "theory does not follow; findings go by the measurement.",
             sites=tuple(item.name for _, item, _ in off),
             depths=(off[0][1].depth, off[-1][1].depth),

@@ -82,7 +82,7 @@ def _redrawn(law: Draw) -> Init:
     return Init("uniform" if law.law == "uniform" else "normal", std=law.std)
 
 
-@check("plan_not_applied", "draw", "the weights are not drawn as the given plan says")
+@check("plan_not_applied", "draw", "the weights are not initialized as the given plan says")
 def plan_not_applied(subject: Subject) -> Iterator[Finding]:
     """Each drawn row of the plan against the sample: std within its standard error, constants exactly."""
     if subject.plan is None:
@@ -95,7 +95,7 @@ def plan_not_applied(subject: Subject) -> Iterator[Finding]:
         yield say(
             "problem",
             f"{worst.name} does not carry the plan: std {worst.std:.3g} where it says {init}",
-            "The plan was not applied to this model, or something drew the weights again after it.",
+            "The plan was not applied to this model, or something initialized the weights again after it.",
             parameters=tuple(row.name for row, _ in bad),
             evidence=(
                 Datum(f"std of {worst.name}", worst.std, "weights", worst.std * worst.log_std_error, init.std),

@@ -56,7 +56,7 @@ def missing_skip(subject: Subject) -> Iterator[Finding]:
         yield told(
             "warning",
             f"{names[0]} has no skip around it, nor have {len(names) - 1} more, while other branches have one",
-            "Its output replaces the stream: what a token was is averaged away, tokens become alike within a few "
+            "Its output replaces the stream: what a token was is averaged away, tokens become identical within a few "
             "blocks, and the gradient passes every attention (Dong et al. 2021).",
             f"add what it reads: x = x + {names[0].rpartition('.')[2]}(norm(x))",
             names,

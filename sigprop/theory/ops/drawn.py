@@ -218,7 +218,7 @@ class Sampled(DrawnOp):
     """
 
     carries = ALL_TRANSFORMED.but(
-        along_signal=ended("gradients are drawn with it; what autograd makes of it is not followed"),
+        along_signal=ended("gradients are sampled with it; what autograd makes of it is not followed"),
     )
 
     draws: Any

@@ -186,7 +186,7 @@ class DrawnTokenLinear(TokenMap):
         made = super().forward(*inputs)
         mean = made.mean + self.bias
         values = made.covariance.values + mean[..., :, None] * mean[..., None, :]
-        return replace(made, kernel=Dense(values), mean=mean).note(Status.SAMPLED, "map over tokens drawn")
+        return replace(made, kernel=Dense(values), mean=mean).note(Status.SAMPLED, "map over tokens sampled")
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         """Averaged over the entries of `W`, as `TokenLinear` has them."""

@@ -200,7 +200,9 @@ def value_skipinit(structure: Structure) -> Plan:
         values = [structure.parameters[name] for name in junction.inside]
         value = next((item for item in values if item.role == "value" and not item.parts), None)
         if value is None or value.fan_out != last.fan_in:
-            raise UnsupportedError(f"value_skipinit: {last.name} needs a value matrix of its own, {last.fan_in} wide")
+            raise UnsupportedError(
+                f"value_skipinit: {last.name} needs a value matrix of its own, of width {last.fan_in}"
+            )
         rows.append(
             JunctionPlan(
                 last.name.rpartition(".")[0],

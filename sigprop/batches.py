@@ -33,9 +33,13 @@ def first_batch(data: Any) -> Any:
     """The batch itself, or the first one of a `DataLoader` or another iterable of batches."""
     if data is None or isinstance(data, (Tensor, Mapping, tuple)) or hasattr(data, "keys"):
         return data
+    if hasattr(data, "__array__"):
+        raise InputError(f"batch is {type(data).__name__}: needs a tensor; pass torch.as_tensor(batch)")
+    if isinstance(data, list) and data and all(isinstance(item, (int, float)) for _, item in leaves(data)):
+        raise InputError("batch is a list of numbers: needs a tensor; pass torch.tensor(batch)")
     if isinstance(data, list):
         return tuple(data)
-    if isinstance(data, Iterable):
+    if isinstance(data, Iterable) and not isinstance(data, (str, bytes)):
         for item in data:
             return tuple(item) if isinstance(item, list) else item
         raise InputError(f"the {type(data).__name__} given as batch is empty: needs at least one batch")

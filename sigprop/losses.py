@@ -68,7 +68,9 @@ def objective(
             return Objective(own, OWN)
     signal = first_signal(output)
     if signal is None:
-        raise InputError(f"the model returned {described(output)}: needs a floating-point tensor, or a loss of its own")
+        raise InputError(
+            f"the model returned {described(output)}: needs a floating-point tensor with entries, or a loss of its own"
+        )
     if loss == "cross_entropy":
         return Objective(_cross_entropy(signal, _labels(batch)), loss)
     if loss == "mse":

@@ -1,6 +1,7 @@
 """A tensor, a tuple, a mapping, (inputs, targets) or a DataLoader: the same everywhere."""
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sigprop as sp
 from sigprop.batches import Labelled, as_batch, leaves, mapped, run
+from sigprop.errors import InputError
 from sigprop.inputs import made_up_batch
 from sigprop.plans.scaling import coord_check
 
@@ -114,3 +116,56 @@ def test_a_random_batch_fits_the_positions_of_a_model(model, length):
 def test_a_length_that_is_asked_for_is_the_length_of_the_batch():
     found = sp.predict(lambda: Positions(None, False), tokens=300, verify=0)
     assert "continued from 64 and 128 tokens to 300" in found["head"].reason
+
+
+class Lookups(nn.Module):
+    """Words and positions: the positions are too few."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(100, 8), nn.Embedding(4, 8)
+
+    def forward(self, ids):
+        return self.words(ids) + self.places(torch.arange(ids.shape[1]))
+
+
+@pytest.mark.parametrize("ask", [sp.measure, sp.predict])
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (torch.full((2, 6), 99), "'places' has 4 rows, and what it looks up reaches 5: needs at most 3"),
+        (torch.full((2, 4), 100), "'words' has 100 rows, and what it looks up reaches 100: needs at most 99"),
+    ],
+)
+def test_a_lookup_beyond_its_table_names_the_table_and_the_largest_row(ask, batch, told):
+    with pytest.raises(InputError, match=re.escape(told)):
+        ask(Lookups(), batch)
+
+
+@pytest.mark.parametrize("ask", [sp.measure, sp.predict])
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        ([[1.0, 2.0]], "a list of numbers: needs a tensor"),
+        (X.numpy(), "ndarray: needs a tensor"),
+        ("text", "batch is str: needs a tensor"),
+        ({"input": X, "mask": X}, "give a mapping with the names of these arguments"),
+    ],
+)
+def test_what_is_no_batch_is_refused_with_what_to_give(ask, batch, told):
+    with pytest.raises(InputError, match=told):
+        ask(net(), batch)
+
+
+def test_a_class_that_needs_arguments_is_refused_with_how_to_write_it():
+    class Needs(nn.Linear):
+        def __init__(self, width, depth=2):
+            super().__init__(width, depth)
+
+    with pytest.raises(InputError, match=r"missing a required argument: 'width'.*lambda: Needs\(width=\.\.\.\)"):
+        sp.predict(Needs, X)
+
+
+def test_weights_on_meta_are_not_measured():
+    with pytest.raises(InputError, match="on the meta device: needs a model with weights"):
+        sp.measure(net().to("meta"), X)

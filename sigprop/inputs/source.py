@@ -10,6 +10,7 @@ org/name                         a model of the hub that this machine has cached
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ def builder_of(model: Any) -> Callable[[], nn.Module]:
     if hugging_face.is_config(model):
         return lambda: hugging_face.from_config(model)
     if callable(model):
+        _require_callable(model, (), {}, f"pass an instance, or lambda: {getattr(model, '__name__', 'Model')}")
         return cast(Callable[[], nn.Module], model)
     raise InputError(f"model is {type(model).__name__}: needs a module, a function that builds one, {KINDS}")
 
@@ -133,6 +135,9 @@ def _calls(text: str, settings: dict[str, Any]) -> tuple[Callable[[], nn.Module]
     if not callable(found.value):
         raise InputError(f"{text} is a {type(found.value).__name__}: needs an nn.Module, a class or a function")
 
+    given = {**(found.settings or {}), **settings}
+    _require_callable(found.value, found.arguments, given, f"write {text.partition('(')[0]}")
+
     def make() -> nn.Module:
         made = found.call(**settings)
         if not isinstance(made, nn.Module):
@@ -140,6 +145,25 @@ def _calls(text: str, settings: dict[str, Any]) -> tuple[Callable[[], nn.Module]
         return made
 
     return make, False, found
+
+
+def _require_callable(function: Any, given: tuple[Any, ...], settings: dict[str, Any], instead: str) -> None:
+    """Raise for a class or function that cannot be called with these arguments, before it is."""
+    try:
+        parameters = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        parameters.bind(*given, **settings)
+    except TypeError as error:
+        needed = [
+            f"{item.name}=..."
+            for item in parameters.parameters.values()
+            if item.default is item.empty and item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
+        ]
+        raise InputError(
+            f"{getattr(function, '__name__', function)}{parameters}: {error}; {instead}({', '.join(needed)})"
+        ) from error
 
 
 def _of_file(text: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> ModelSource:

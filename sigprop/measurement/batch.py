@@ -44,8 +44,21 @@ def refusal(model: nn.Module, batch: Any, error: Exception) -> InputError:
     return InputError(
         f"{type(model).__name__} failed on the batch{place} with {type(error).__name__}: {error}\n"
         f"  the batch was {described(batch)}\n"
-        f"  the model expects forward{inspect.signature(model.forward)}"
+        f"  the model expects forward{inspect.signature(model.forward)}" + _what_to_do(model, where, error)
     )
+
+
+def _what_to_do(model: nn.Module, where: str, error: Exception) -> str:
+    """One more line for mistakes whose way out is known."""
+    if any(parameter.is_meta for parameter in model.parameters()):
+        return "\n  its parameters are on the meta device: needs a model with weights (predict does without)"
+    read = _read_by_table(error)
+    if read is not None:
+        rows, largest = read
+        return f"\n  {where!r} has {rows} rows, and what it looks up reaches {largest}: needs at most {rows - 1}"
+    if isinstance(error, TypeError) and "argument" in str(error) and not where:
+        return "\n  give a mapping with the names of these arguments; targets may be called `labels`"
+    return ""
 
 
 def _innermost(model: nn.Module, error: Exception) -> str:
@@ -56,6 +69,17 @@ def _innermost(model: nn.Module, error: Exception) -> str:
         found = names.get(id(trace.tb_frame.f_locals.get("self")), found)
         trace = trace.tb_next
     return found
+
+
+def _read_by_table(error: Exception) -> tuple[int, int] | None:
+    """The rows of the table whose lookup failed, and the largest row that was asked for."""
+    trace = error.__traceback__ if isinstance(error, IndexError) else None
+    while trace is not None:
+        table, asked = trace.tb_frame.f_locals.get("self"), trace.tb_frame.f_locals.get("input")
+        if isinstance(table, nn.Embedding) and isinstance(asked, Tensor) and asked.numel():
+            return table.num_embeddings, int(asked.max())
+        trace = trace.tb_next
+    return None
 
 
 def signals_in(value: Any) -> list[tuple[str, Tensor]]:

@@ -34,7 +34,7 @@ from sigprop.isolation import (
 from sigprop.losses import LossChoice, first_signal, objective
 
 PASSING = ("sigprop.models", "sigprop.batches", "sigprop.capture.mode")
-"""Where an error is raised by a model of ours, by a forward that takes no such batch, or by torch in a call that is handed
+"""Where an error is raised by a model of ours, by a forward that takes no such batch, or by torch in a call handed
 on as it is."""
 
 

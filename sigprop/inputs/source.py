@@ -156,14 +156,13 @@ def _require_callable(function: Any, given: tuple[Any, ...], settings: dict[str,
     try:
         parameters.bind(*given, **settings)
     except TypeError as error:
-        needed = [
+        needed = ", ".join(
             f"{item.name}=..."
             for item in parameters.parameters.values()
             if item.default is item.empty and item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
-        ]
-        raise InputError(
-            f"{getattr(function, '__name__', function)}{parameters}: {error}; {instead}({', '.join(needed)})"
-        ) from error
+        )
+        what = f"{getattr(function, '__name__', function)}{parameters}: {error}"
+        raise InputError(f"{what}; {instead}({needed})" if needed else what) from error
 
 
 def _of_file(text: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> ModelSource:

@@ -389,3 +389,26 @@ def test_numbers_of_a_generator_that_is_given_are_these(agreement):
         return F.l1_loss(out, torch.randn(out.shape, generator=torch.Generator().manual_seed(5)))
 
     agreement(lambda: nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 3)), ROWS, loss, seeds=96)
+
+
+class Chain(nn.Module):
+    """Logarithms of sums over paths of tags, which grow with every step."""
+
+    def __init__(self, tags=6):
+        super().__init__()
+        self.scores, self.end = nn.Linear(32, 4 * tags), nn.Parameter(0.1 * torch.randn(tags))
+        self.register_buffer("steps", torch.randn(tags, tags, generator=torch.Generator().manual_seed(0)) / 4 + 5.0)
+
+    def forward(self, x):
+        scores = self.scores(x).unflatten(-1, (4, -1))
+        paths = scores[:, 0]
+        for step in range(1, 4):
+            paths = torch.logsumexp(paths[:, :, None] + self.steps, 1) + scores[:, step]
+        return torch.logsumexp(paths + self.end, 1, keepdim=True)
+
+
+def test_a_gradient_along_a_signal_with_a_large_mean_is_no_more_than_there_is():
+    rows = predict(build(Chain), ROWS, loss=torch.sum)
+    real = measure(None, ROWS, torch.sum, build=Chain, seeds=range(64), progress=False)
+    known, error = real["scores"].grad_variance, real["scores"].errors["grad_variance"]
+    assert 0.0 < rows["scores"].grad_variance < known + 5.0 * error

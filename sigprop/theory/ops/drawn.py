@@ -96,6 +96,8 @@ class DrawnOp(Op):
 
 
 TINY = 1e-30
+EXCEEDS = 0.1
+"""By how much of it what is along the signal may exceed a gradient, for draws of both."""
 SMALL = 1e-3
 """Share of a gradient's energy below which what is along the signal does not count."""
 
@@ -104,24 +106,29 @@ class DrawnGradient:
     """Draws of a gradient at a tensor `y`, in units of `level`, the mean square.
 
     - below an activation of `y` alone: `h f'(y)`, `h` drawn from the kernel above it;
-    - with a part along the signal: `B y` and a rest, which has what is left of the kernel;
+    - with a part along the signal: `B y` and a rest, which has what is left of the kernel; `B (y - m)` where `B y` is
+      more than there is, as of a signal with a large mean;
     - otherwise independent of `y`;
     - of what is not `B y`, `directions.radial` says how much is along `y`: none, where a norm above takes it out. This
       counts where few numbers scale all of `y`. Such a gradient also shrinks as `y` grows: `weights`.
 
-    `signal` gives the kernel of `y` where it is needed; `along_signal` is the share of the energy that is along it.
+    `signal` gives the kernel and the mean of `y` where it is needed; `along_signal` is the share of the energy that is
+    along it.
     """
 
-    def __init__(self, gradient: Gradient, signal: Callable[[], Tensor]):
+    def __init__(self, gradient: Gradient, signal: Callable[[], tuple[Tensor, Tensor]]):
         kernel, self.level = unit_kernel(gradient)
         self._radial, self._groups = float(gradient.directions.radial), gradient.directions.groups
         self._uniform = max(float(gradient.directions.uniform), 0.0)
         self._normed = min(float(gradient.directions.normed), 1.0)
-        self._slope, self._function, self.along_signal = None, None, 0.0
+        self._slope, self._function, self.along_signal, self._mean = None, None, 0.0, None
         slope, through = gradient.along_signal.slope, gradient.through_activation.gradients
         if isinstance(slope, Tensor) and self.level > 0.0:
-            slope = slope / self.level**0.5
-            along = applied(slope, applied(slope, signal()).T)
+            slope, (own, mean) = slope / self.level**0.5, signal()
+            along = applied(slope, applied(slope, own).T)
+            if bool((along.diagonal() > (1.0 + EXCEEDS) * kernel.diagonal()).any()):
+                along = applied(slope, applied(slope, own - mean[:, None] * mean).T)
+                self._mean = mean.to(DTYPE)[:, None]
             share = float(along.diagonal().mean())
             if share > SMALL:
                 self.along_signal = share
@@ -158,7 +165,9 @@ class DrawnGradient:
         parts = (self._levelled(made * slopes) / left**0.5, self._levelled(y), slopes)
         parts = (item.unflatten(-1, (self.groups, -1)) for item in parts)
         made = (self._turned(*parts) * weights.sqrt().to(DTYPE)[..., None]).flatten(-2)
-        return made if self._slope is None else made + applied(self._slope, y)
+        if self._slope is None:
+            return made
+        return made + applied(self._slope, y if self._mean is None else y - self._mean)
 
     def _without_channels(self, drawn: Tensor, y: Tensor) -> Tensor:
         """Less the part along each channel that a norm over the batch has taken out."""
@@ -272,8 +281,10 @@ class Sampled(DrawnOp):
                 draw.send(drawn.rows(draw.rows, weight, draw.generator))
         self.draws.scale_received(drawn.level)
 
-    def _kernel(self) -> Tensor:
-        return torch.stack([kernel_of(rows.double()) for rows in self.draws.rows()]).mean(0)
+    def _kernel(self) -> tuple[Tensor, Tensor]:
+        drawn = [(kernel_of(rows.double()), rows.double().mean(1)) for rows in self.draws.rows()]
+        kernel, mean = (torch.stack(items).mean(0) for items in zip(*drawn, strict=True))
+        return kernel, mean
 
     def _squared_norms(self, groups: int) -> Tensor:
         """`[replica, position, group]`: those of all channels as the forward pass drew them."""

@@ -14,8 +14,9 @@ checkpointing) are left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import torch
 from torch import nn
 
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -79,11 +80,17 @@ def modules_of(model: nn.Module) -> dict[str, nn.Module]:
     return {plain_name(f"{name}.").rstrip("."): module for name, module in unwrap(model).named_modules()}
 
 
+def hookable_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """All modules but TorchScript's, which take no hooks."""
+    return ((name, item) for name, item in model.named_modules() if not isinstance(item, torch.jit.ScriptModule))
+
+
 def parameter_names(model: nn.Module) -> dict[str, list[str]]:
-    """First name of every parameter -> all of its names (several when it is tied)."""
+    """First name of every parameter -> all of its names (several if tied). Whole numbers are not initialized."""
     names: dict[int, list[str]] = {}
     for name, parameter in unwrap(model).named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(plain_name(name))
+        if parameter.is_floating_point() or parameter.is_complex():
+            names.setdefault(id(parameter), []).append(plain_name(name))
     return {aliases[0]: aliases for aliases in names.values()}
 
 

@@ -19,7 +19,7 @@ from sigprop.capture.repeated_blocks import RunOfBlocks, jumped_over
 from sigprop.capture.replayed_heads import heads_in
 from sigprop.compat import use_plain_settings
 from sigprop.distributions import skeleton_of
-from sigprop.errors import Fault, InputError, SigpropError
+from sigprop.errors import Fault, InputError, SigpropError, UnsupportedError
 from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.graph.graph import record_of
 from sigprop.isolation import (
@@ -126,6 +126,7 @@ def followed(model: nn.Module, batch: Any, options: CaptureOptions, copy: bool =
     """The same; `copy=False` is for a model built on meta for this trace alone. Raises `Uneven` where the pass of
     repeated blocks cannot be used."""
     model = as_written(model)
+    _require_python(model)
     unheard = list(dict.fromkeys(name for name, _, _ in observers(model)))
     with undisturbed() as interrupts:
         with interrupts.let_through():
@@ -145,6 +146,12 @@ def followed(model: nn.Module, batch: Any, options: CaptureOptions, copy: bool =
         ):
             output = _call(twin, batch)
     return TracedModel(capture, output, batch, unheard, unfollowed, runs)
+
+
+def _require_python(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedError(f"{name or 'the model'} is TorchScript, which nothing can be seen inside of")
 
 
 def _call(model: nn.Module, batch: Any) -> Any:

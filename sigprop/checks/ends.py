@@ -17,6 +17,7 @@ from sigprop.batches import copied, tensors_in
 from sigprop.losses import LossChoice, objective, white_noise
 from sigprop.measurement.batch import call, send_back
 from sigprop.measurement.guard import untouched
+from sigprop.sites import hookable_modules
 
 ALIVE, ZERO, BROKEN, ABSENT = "alive", "zero", "broken", "absent"
 FACTORS = {
@@ -141,7 +142,7 @@ def _note(status: dict[int, str], key: int, gradient: Tensor) -> None:
 def entered(model: nn.Module) -> Iterator[list[str]]:
     """The names of the modules that run, innermost last."""
     current, handles = [""], []
-    for name, module in model.named_modules():
+    for name, module in hookable_modules(model):
         handles.append(module.register_forward_pre_hook(lambda *_, name=name: current.append(name)))
         handles.append(module.register_forward_hook(lambda *_: _leave(current)))
     try:

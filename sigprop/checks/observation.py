@@ -21,6 +21,7 @@ from sigprop.errors import SigpropError
 from sigprop.losses import LossChoice, first_signal, objective
 from sigprop.measurement.batch import call
 from sigprop.measurement.guard import untouched
+from sigprop.sites import hookable_modules
 
 PIECE = 1 << 18
 """Entries of logits that are squared at once: of all there are many, in float64."""
@@ -100,7 +101,7 @@ def _rounding(model: nn.Module, batch: Any, output: Tensor | None) -> float:
     """What rounding the outputs of all modules of torch changes; nan where the pass is in a low precision already."""
     if output is None or any(item.dtype.itemsize < 4 for item in model.parameters() if item.is_floating_point()):
         return math.nan
-    leaves = [module for module in model.modules() if not own_modules(module)]
+    leaves = [module for _, module in hookable_modules(model) if not own_modules(module)]
     handles = [module.register_forward_hook(lambda *made: _rounded(made[-1])) for module in leaves]
     try:
         return changed_share(output, forward(model, batch))
@@ -208,7 +209,7 @@ def _tensors(batch: Any) -> list[Tensor]:
 def _looked_at(model: nn.Module, found: Observation) -> Iterator[list[str]]:
     """Look at the channels of every module's output."""
     with entered(model) as current:
-        handles = [module.register_forward_hook(_look(name, found)) for name, module in model.named_modules()]
+        handles = [module.register_forward_hook(_look(name, found)) for name, module in hookable_modules(model)]
         try:
             yield current
         finally:

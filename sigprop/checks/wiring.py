@@ -27,6 +27,7 @@ from sigprop.losses import LossChoice, objective, white_noise
 from sigprop.measurement.batch import call, send_back
 from sigprop.measurement.guard import untouched
 from sigprop.measurement.parameters import embeddings_send_rows, taken_as_they_come
+from sigprop.sites import hookable_modules
 
 LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
 LOSSES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.cross_entropy, F.kl_div)
@@ -208,7 +209,7 @@ class WireWatch(TorchFunctionMode):
         copies = {path[0]: path for path in _copies(self.model)}
         self._visits = {name: [] for name in copies}
         self._paths = copies
-        for name, module in self.model.named_modules():
+        for name, module in hookable_modules(self.model):
             owned = name and next(module.parameters(), None) is not None
             self._handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
             if owned:

@@ -201,3 +201,40 @@ def test_a_loss_that_draws_leaves_the_random_state():
     traced, before = trace(nn.Linear(4, 3), torch.ones(2, 4)), torch.get_rng_state()
     traced.differentiate(loss)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Scripted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part, self.head = torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.ReLU())), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.part(x))
+
+
+class OfWholeNumbers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.times = nn.Parameter(torch.tensor(3), requires_grad=False)
+        self.kept = nn.Parameter(torch.ones(8, dtype=torch.bool), requires_grad=False)
+
+    def forward(self, x):
+        return self.layer(x) * self.kept * self.times
+
+
+@pytest.mark.filterwarnings("error::sigprop.errors.FaultWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("build", [Scripted, OfWholeNumbers])
+def test_modules_and_parameters_that_torch_treats_otherwise(build):
+    """TorchScript takes no hooks and hides what it computes; whole numbers have no gradient and no distribution."""
+    model, x = build(), torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    sp.predict(build, x)
+    sp.check(model, x)
+    if build is Scripted:
+        with pytest.raises(SigpropError, match="part is TorchScript"):
+            sp.plan(model, "xavier", batch=x)
+    else:
+        plan = sp.plan(model, "xavier", batch=x)
+        assert [row.name for row in plan.parameters] == ["layer.weight", "layer.bias"]
+        plan.apply_(model)
+        assert int(model.times) == 3

@@ -149,7 +149,9 @@ def frozen_silenced(subject: Subject) -> Iterator[Finding]:
     flags = {name: item.requires_grad for name, item in subject.model.named_parameters()}
     if subject.measured is None or subject.evaluation is None or all(flags.values()) or not any(flags.values()):
         return
-    model = copy.deepcopy(subject.model).requires_grad_(True)
+    model = copy.deepcopy(subject.model)
+    for item in model.parameters():
+        item.requires_grad_(item.is_floating_point() or item.is_complex())
     states, ends = gradient_ends(model, subject.batch, subject.evaluation.loss)
     dead = [row.name for row in subject.draws.matrices if not flags.get(row.name, True) and row.std]
     zeros = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,9 +77,11 @@ def phase_command(
     x, y, fixed = _axes(sigma_w, sigma_b, residual, model)
 
     from sigprop.inputs import parse_settings, read_activation
-    from sigprop.research.phase.diagrams import SIZES, Plane, drawn_above, measured_plane, predicted_plane
+    from sigprop.research.criticality import predicted_diagram
+    from sigprop.research.phase.diagrams import SIZES, contour, measured_diagram, mlp_phase, overlays
     from sigprop.research.phase.figure import Panel, phase_figure
     from sigprop.research.phase.networks import Network
+    from sigprop.research.phase.predicted import blueprint_diagram
 
     if model == "mlp":
         require(not settings, "--set", settings, "a model other than mlp, or --activation and --norm")
@@ -89,7 +92,8 @@ def phase_command(
             width or 500,
             batch=128 if norm == "batch" else 1,
         )
-        extra: dict[str, Any] = {}
+        predicted = partial(predicted_diagram, network.activation, x, y, fixed, network.norm)
+        measured: Any = partial(mlp_phase, network, x, y, fixed)
     else:
         given = {"--activation": activation, "--norm": norm}
         for key, value in given.items():
@@ -97,15 +101,20 @@ def phase_command(
         network = None
         sizes = {key: value for key, value in (("depth", depth), ("width", width)) if value is not None}
         extra = {**SIZES.get(model, {}), **sizes, **parse_settings(settings or [])}
+        predicted = partial(blueprint_diagram, model, x, y, fixed, extra)
+        measured = partial(measured_diagram, model, x, y, fixed, extra)
     run: dict[str, Any] = {"initializations": inits, "seed": seed, "device": require_device(device), "resume": resume}
-    plane = Plane(model, network, x, y, fixed, extra)
     if measure:
         with progress("initializations", inits, quiet or json) as step:
-            diagram = measured_plane(plane, {**run, "progress": lambda done, total: step(done)})
+            diagram = measured(**run, progress=lambda done, total: step(done))
     else:
-        diagram = predicted_plane(plane)
+        diagram = predicted()
     if figure is not None:
-        above = drawn_above(plane, None if measure else diagram)
+        theory = None if measure else diagram
+        if network is None:
+            above = contour(model, x, y, fixed, extra, theory)
+        else:
+            above = overlays(network.activation, network.norm, x, y, fixed)
         phase_figure([Panel(_title(model, network), diagram, **above)], figure)
     if json:
         show(diagram.to_json())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -36,18 +36,6 @@ def mlp_phase(network: Network, x: Axis, y: Axis, fixed: dict[str, float] | None
         settings=network.settings(),
         **run,
     )
-
-
-@dataclass(frozen=True)
-class Plane:
-    """What was asked for: a model (`network` if it is an MLP), two ranges, and what is held fixed."""
-
-    model: str
-    network: Network | None
-    x: Axis
-    y: Axis
-    fixed: dict[str, float]
-    extra: dict[str, Any]
 
 
 class AttentionBlock(Block):
@@ -88,7 +76,7 @@ def measured_diagram(
 ) -> PhaseDiagram:
     """chi_J of the penultimate block of a reference network, on white-noise images."""
     if name not in BUILDERS:
-        raise UnknownNameError("model", name, BUILDERS)
+        raise UnknownNameError("model", name, BUILDERS, "(to be measured)")
     if settings.get("norm") == "batch_norm" or (name == "resnet" and "norm" not in settings):
         batch = max(batch, 32)
     model = BUILDERS[name](**settings)
@@ -138,26 +126,11 @@ def _curve(sigma_w: Tensor, sigma_b: Tensor, kind: str) -> Overlay:
     return Overlay(sigma_w.tolist(), sigma_b.tolist(), kind)
 
 
-def predicted_plane(plane: Plane) -> PhaseDiagram:
-    if plane.network is not None:
-        return predicted_diagram(plane.network.activation, plane.x, plane.y, plane.fixed, plane.network.norm)
-    return blueprint_diagram(plane.model, plane.x, plane.y, plane.fixed, plane.extra)
-
-
-def measured_plane(plane: Plane, run: dict[str, Any]) -> PhaseDiagram:
-    if plane.network is not None:
-        return mlp_phase(plane.network, plane.x, plane.y, plane.fixed, **run)
-    if plane.model not in BUILDERS:
-        raise UnknownNameError("model", plane.model, BUILDERS, "(to be measured)")
-    return measured_diagram(plane.model, plane.x, plane.y, plane.fixed, plane.extra, **run)
-
-
-def drawn_above(plane: Plane, theory: PhaseDiagram | None) -> dict[str, Any]:
-    """What theory draws over the heat map: line and stars of an MLP, the contour chi_J = 1 of others."""
-    x, y = plane.x, plane.y
-    if plane.network is not None:
-        return overlays(plane.network.activation, plane.network.norm, x, y, plane.fixed)
-    if not set(plane.extra) <= {field.name for field in fields(BLUEPRINTS[plane.model])}:
+def contour(
+    name: str, x: Axis, y: Axis, fixed: dict[str, float], settings: dict[str, Any], theory: PhaseDiagram | None
+) -> dict[str, Any]:
+    """The contour chi_J = 1 of a reference network, from the diagram of theory where it is there."""
+    if not set(settings) <= {field.name for field in fields(BLUEPRINTS[name])}:
         return {}  # a variant that only the measured network has
-    axes = (coarse(x), coarse(y)) if plane.model == "mixer" else (x, y)
-    return {"contour": theory or blueprint_diagram(plane.model, *axes, plane.fixed, plane.extra)}
+    axes = (coarse(x), coarse(y)) if name == "mixer" else (x, y)
+    return {"contour": theory or blueprint_diagram(name, *axes, fixed, settings)}

@@ -116,9 +116,10 @@ class Calls:
     losses whose output and target have unlike shapes; `unreached`: losses whose output an activation bounds: place,
     activation, share of the targets beyond its bounds.
     `itself`: losses over pairs in which each example is most like itself, which is never the right answer.
-    `multiplied`: parameters that stand in a product as a matrix. `steps`: by place, function and shape the mean
-    squares of what each call of it makes. `future`: attentions that see nothing but what comes after; `attends`: a
-    softmax compares positions (or heads) with one another.
+    `across`: weights of pairs whose rows are summed over, and whose columns a softmax made sum to one. `multiplied`:
+    parameters that stand in a product as a matrix. `steps`: by place, function and shape the mean squares of what each
+    call of it makes. `future`: attentions that see nothing but what comes after; `attends`: a softmax compares
+    positions (or heads) with one another.
     """
 
     activity: dict[str, Activity] = field(default_factory=dict)
@@ -143,5 +144,6 @@ class Calls:
     attends: bool = False
     itself: list[str] = field(default_factory=list)
     multiplied: set[str] = field(default_factory=set)
+    across: list[str] = field(default_factory=list)
     steps: dict[tuple, list[float]] = field(default_factory=dict)
     future: list[str] = field(default_factory=list)

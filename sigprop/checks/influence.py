@@ -21,6 +21,8 @@ from sigprop.measurement.guard import untouched
 
 MEMORY = 16
 """Places at the end through which a recurrent state must carry what came before."""
+FEW = 3
+"""Examples, up to which none can be spared for what comes once for each."""
 PADDED = 2
 """Places at the end that hold one number, on average, from which on they are padding."""
 EXACT = 1e-13
@@ -150,7 +152,8 @@ def _change(first: list[Any], second: list[Any]) -> float:
 
 
 def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle: Any) -> Influence:
-    """One pass: of the first example the later half is another, of the second all that is long past; the rest stays."""
+    """One pass: of the first example the later half is another, of the second all that is long past, of
+    the last what comes once for each example; the rest stays."""
     first = next((item for place, item in inputs.items() if place.strip("[]") not in dict(idle)), None)
     if first is None:
         return Influence(idle=idle)
@@ -159,9 +162,12 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
     half, past = length // 2, length - MEMORY if count > 2 and length >= 1.5 * MEMORY and _recurs(model) else 0
 
     def probe(item: Tensor) -> Tensor:
-        if len(item) != count or (length and item.shape[1:2] != (length,)):
+        if len(item) != count:
             return item
         new, made = item.clone(), other_values(item)
+        if length and item.shape[1:2] != (length,):  # what goes with an example (a step, a class): that of the last
+            new[-1] = made[-1] if count > FEW else new[-1]
+            return new
         new[0] = torch.cat([item[0, :half], made[0, half:]]) if length else made[0]
         if past:
             new[1, :past] = made[1, :past]
@@ -177,7 +183,7 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
     along = rows.dim() > 2 and rows.shape[1] == length > 0
     earlier = float(moved[0, :half].mean()) if along else 0.0
     seen = earlier if ids and _next_wanted(batch, first) else 0.0
-    rest = moved[2 if past else 1 :]
+    rest = moved[2 if past else 1 : -1 if count > FEW else None]
     mixed = float(rest.mean()) if len(rest) else 0.0
     meets = found.pairs or not _separate(model, first)
     late = (
@@ -338,7 +344,10 @@ def _first(model: nn.Module, batch: Any, changed: Any, count: int, length: int) 
             along = [axis for axis in range(1, made.dim()) if made.shape[axis] == length]
             if length and len(along) != 1:
                 continue
-            rest = [item[:1].narrow(along[0], 0, length // 2) if length else item[2:] for item in (made, again)]
+            rest = [
+                item[:1].narrow(along[0], 0, length // 2) if length else item[2 : -1 if count > FEW else None]
+                for item in (made, again)
+            ]
             if not torch.equal(*rest):
                 return one.site, one.name
     return "the model", ""

@@ -153,7 +153,7 @@ def _fixed_shares(found: Calls, other: Calls) -> dict[str, float]:
 
 
 def another(batch: Any) -> Any:
-    """Numbers in another order and (where some are negative) with other signs, token ids in reverse of their range;
+    """Numbers in another order and (where some are negative) with other signs, token ids half of their range on;
     masks and labels are kept."""
     if isinstance(batch, Mapping):
         return {key: item if is_kept(key) else another(item) for key, item in batch.items()}
@@ -166,7 +166,8 @@ def other_values(item: Tensor) -> Tensor:
     if item.dtype == torch.bool or item.numel() < 2:
         return item
     if not item.is_floating_point():
-        return item.max() + item.min() - item
+        low, count = item.min(), item.max() - item.min() + 1
+        return (item - low + count // 2) % count + low
     generator = torch.Generator().manual_seed(1)
     order = torch.randperm(item.numel(), generator=generator).to(item.device)
     signs = torch.randint(2, item.shape, generator=generator).to(item) * 2 - 1

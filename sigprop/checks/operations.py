@@ -41,6 +41,7 @@ class CallWatch(TorchFunctionMode):
         self._sources: Any = WeakTensorKeyDictionary()
         self._squashed: Any = WeakTensorKeyDictionary()
         self._errors: Any = WeakTensorKeyDictionary()
+        self._across: Any = WeakTensorKeyDictionary()
         self.current, self.found = current, found
         self.logits: Tensor | None = None
         self.judged: list[Tensor] = []
@@ -80,6 +81,8 @@ class CallWatch(TorchFunctionMode):
             for item in (output if isinstance(output, (tuple, list)) else [output])
             if isinstance(item, Tensor) and item.is_floating_point()
         ]
+        if func in PRODUCTS and given and given[0] in self._across:
+            self.found.across.append(self._across[given[0]])
         made = [self._made[id(item)][1] for item in given if id(item) in self._made]
         product = func in PRODUCTS or func is F.embedding
         source: MadeBy | None = None
@@ -156,21 +159,13 @@ class CallWatch(TorchFunctionMode):
 
     def rectified(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         silent = func is not torch.relu_ and not bool(args[0].any())
-        self._unit(name, Activity(_dead(output), silent))
+        note_unit(self.found, name, Activity(_dead(output), silent))
 
     def bounded(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         if output.numel() >= FEWEST or (args[0].is_leaf and args[0].requires_grad):
             share, maker = float((output.abs() > 1.0 - BOUND_SHARE).double().mean()), self._sources.get(args[0])
             reads = float(args[0].detach().double().square().mean()) ** 0.5
-            self._unit(name, Activity(0.0, False, share, reads, maker.site if maker is not None else ""))
-
-    def _unit(self, name: str, seen: Activity) -> None:
-        """The largest shares of a name are kept."""
-        before = self.found.activity.get(name, Activity())
-        if seen.saturated > before.saturated:
-            before = replace(before, saturated=seen.saturated, reads=seen.reads, maker=seen.maker)
-        dead = max(before.dead, seen.dead)
-        self.found.activity[name] = replace(before, dead=dead, silent=before.silent or seen.silent)
+            note_unit(self.found, name, Activity(0.0, False, share, reads, maker.site if maker is not None else ""))
 
     def gated(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         if output.numel() >= FEWEST:
@@ -232,6 +227,8 @@ class CallWatch(TorchFunctionMode):
             return
         variance = _variance(logits.double(), open_ones)[several].mean()
         weights = logits.softmax(-1).amax(-1)[several].double().mean()
+        if logits.dim() == 2 and axis == 0 and len({*args[0].shape}) == 1:
+            self._across[output] = name
         square = logits.dim() > 2 and axis != logits.dim() - 1 and len({*args[0].shape[-2:]}) == 1
         options, source = float(open_ones.sum(-1).double().mean()), self._sources.get(args[0])
         made = Softmax(float(weights), float(variance), options, None, square, source)
@@ -407,6 +404,14 @@ def _spread(values: Tensor) -> float:
     return float(values.detach().double().var(correction=0))
 
 
+def note_unit(found: Calls, name: str, seen: Activity) -> None:
+    """The largest shares of a name are kept."""
+    before = found.activity.get(name, Activity())
+    if seen.saturated > before.saturated:
+        before = replace(before, saturated=seen.saturated, reads=seen.reads, maker=seen.maker)
+    found.activity[name] = replace(before, dead=max(before.dead, seen.dead), silent=before.silent or seen.silent)
+
+
 def note_gate(found: Calls, name: str, gate: Tensor) -> None:
     """The one of a name with the least slope is kept."""
     gate = gate.detach().double()
@@ -429,9 +434,15 @@ def note_recurrence(found: Calls, name: str, module: nn.Module, inputs: Any, out
     x = inputs[0] if inputs else None
     if isinstance(module, nn.RNNBase) and module.num_layers > 1 and module.dropout:
         found.dropouts[name] = float(module.dropout)
-    if not isinstance(module, (nn.LSTM, nn.GRU)) or not isinstance(x, Tensor) or not isinstance(made, Tensor):
+    kinds = RECURRENT.get(type(module), ())
+    if (
+        not kinds
+        or getattr(module, "nonlinearity", "tanh") != "tanh"
+        or not isinstance(x, Tensor)
+        or not isinstance(made, Tensor)
+    ):
         return
-    state = torch.zeros(*made.shape[:-1], module.hidden_size).to(made)
+    state = torch.zeros(*made.shape[:-1], module.hidden_size).to(made)  # type: ignore[arg-type]
     if module.num_layers == 1 and made.shape[-1] == module.hidden_size and made.dim() == 3:
         time = 1 if module.batch_first else 0
         state = torch.cat([torch.zeros_like(made.narrow(time, 0, 1)), made.narrow(time, 0, made.shape[time] - 1)], time)
@@ -440,14 +451,11 @@ def note_recurrence(found: Calls, name: str, module: nn.Module, inputs: Any, out
         sums: Tensor = sum(torch.einsum("...i,oi->...o", item, weight) for item, weight in weights)  # type: ignore
         if module.bias:
             sums = sums + module.bias_ih_l0 + module.bias_hh_l0  # type: ignore[operator]
-    lstm = isinstance(module, nn.LSTM)
-    names = (
-        ("input gate", "forget gate", "cell value", "output gate")
-        if lstm
-        else ("reset gate", "update gate", "new value")
-    )
-    for kind, part in zip(names, sums.chunk(len(names), -1), strict=True):
+    for kind, part in zip(kinds, sums.chunk(len(kinds), -1), strict=True):
         note_gate(found, f"{name}[{kind}]", torch.special.expit(part if "gate" in kind else 2 * part.abs()))
+        if "value" in kind:
+            share = float((part.abs() > math.atanh(1.0 - BOUND_SHARE)).double().mean())
+            note_unit(found, name, Activity(saturated=share, reads=float(part.double().square().mean()) ** 0.5))
 
 
 def _over_classes(logits: Tensor, fill: float) -> tuple[Tensor, Tensor]:
@@ -557,6 +565,12 @@ KINDS: dict[Any, tuple[Any, ...]] = {
     CallWatch.classified: (F.cross_entropy,),
     CallWatch.regressed: (*BINARY, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss),
 }
+RECURRENT: dict[type, tuple[str, ...]] = {
+    nn.LSTM: ("input gate", "forget gate", "cell value", "output gate"),
+    nn.GRU: ("reset gate", "update gate", "new value"),
+    nn.RNN: ("value",),
+}
+"""What the rows of their matrices make, in order."""
 NOTES: dict[Any, list[Callable[..., None]]] = {}
 for _note, _functions in KINDS.items():
     for _function in dict.fromkeys(_functions):

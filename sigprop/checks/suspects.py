@@ -50,7 +50,9 @@ def unusual(subject: Subject, finding: Finding) -> Iterator[Edit]:
         kind, init = _usual(subject, row)
         if init is not None:
             families.setdefault(row.family, []).append((kind, row, init))
-    for found in sorted(families.values(), key=lambda found: -max(item[0] for item in found)):
+    groups = sorted(families.values(), key=lambda found: -max(item[0] for item in found))
+    groups += [[item for group in groups for item in group]] if len(groups) > 1 else []
+    for found in groups:
         rows = [row for _, row, _ in found]
         inits = {row.name: init for _, row, init in found}
         size = f"std {rows[0].std:.3g}" if rows[0].std else f"value {rows[0].mean:.3g}"

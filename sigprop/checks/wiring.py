@@ -50,6 +50,8 @@ ACTIVATIONS = (
 )
 LOW = (torch.float16, torch.bfloat16)
 QUARTER_TURN = math.pi / 2
+SUMMED = 64
+"""Numbers from which on their sum is no mean by another name."""
 FEWEST = 4
 """Rows and columns below which sines are not codes of positions or steps."""
 ROUNDING = 1e-6
@@ -68,8 +70,10 @@ class Wired:
     depends on. `signed`: what makes divisors of both signs, and the share of the rarer one.
     `plain`: activations that leave negative numbers as they are, by place. `drowned`: where parts are concatenated or
     spread over one another: makers of the smaller and the larger one, and how many times larger it is. `moving`: losses
-    whose targets have a gradient, as their outputs do, by place. `reused`: modules that stand at several places of a
-    list, one visit reading what another made."""
+    whose targets have a gradient, as their outputs do, by place. `silent`: places that compute with parameters and
+    without gradients. `fast`: where even the slowest sine turns more than half between neighbours, and how much.
+    `summed`: where a sum over many numbers joins a mean: both values, how many numbers. `reused`: modules that stand at
+    several places of a list, one visit reading what another made."""
 
     turned: list[tuple[str, tuple, tuple]] = field(default_factory=list)
     unbroken: list[tuple[str, str]] = field(default_factory=list)
@@ -83,6 +87,9 @@ class Wired:
     plain: dict[str, str] = field(default_factory=dict)
     signed: dict[str, float] = field(default_factory=dict)
     moving: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+    fast: dict[str, float] = field(default_factory=dict)
+    summed: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     reused: list[list[str]] = field(default_factory=list)
 
 
@@ -201,6 +208,8 @@ class WireWatch(TorchFunctionMode):
         self._linear: Any = WeakTensorKeyDictionary()
         self._makers: Any = WeakTensorKeyDictionary()
         self._outputs: Any = WeakTensorKeyDictionary()
+        self._trained: Any = WeakTensorKeyDictionary()
+        self._sums: Any = WeakTensorKeyDictionary()
         self._unread: dict[str, int] = {}
         self._visits: dict[str, list[tuple[Any, Any]]] = {}
         self._handles: list[Any] = []
@@ -279,8 +288,15 @@ class WireWatch(TorchFunctionMode):
             self.found.moving[site] = name
         learned = any(isinstance(item, nn.Parameter) for item in given)
         maker = site if learned else next((self._makers[item] for item in given if item in self._makers), "")
+        trained = any(
+            item in self._trained or (isinstance(item, nn.Parameter) and item.requires_grad) for item in given
+        )
         for _, item in tensors_in(output) if maker else ():
             self._makers[item] = maker
+            if trained and item.requires_grad:
+                self._trained[item] = True
+        if trained and isinstance(output, Tensor) and not torch.is_grad_enabled() and output.is_floating_point():
+            self.found.silent.setdefault(site, name)
         if isinstance(output, Tensor):
             self._follow_linear(site, func, given, output)
             self._look(site, name, func, given, output)
@@ -289,7 +305,9 @@ class WireWatch(TorchFunctionMode):
     def _are_trained(self, output: Tensor, target: Tensor) -> bool:
         """Whether both have a gradient from parameters, each its own way."""
         first, second = self._maker(output), self._maker(target)
-        return output.requires_grad and target.requires_grad and "" not in (first[0], second[0]) and first != second
+        return (
+            output in self._trained and target in self._trained and "" not in (first[0], second[0]) and first != second
+        )
 
     def _compare(self, site: str, parts: list[Tensor]) -> None:
         """Zeros are starts on purpose, and parameters themselves are biases, tokens and tables."""
@@ -330,15 +348,36 @@ class WireWatch(TorchFunctionMode):
         spread = name.strip("_") in ("add", "radd") and len(given) == 2 and given[0].shape != given[1].shape
         if spread or func in (torch.cat, torch.concat):
             self._compare(site, [item for item in given if item in self._makers and item.dim() > 1])
+        self._look_at_sums(site, name.strip("_"), given, output)
         if name.strip("_") in ("div", "truediv", "divide") and len(given) == 2 and given[1] in self._makers:
             share = min(float((sign * given[1] > 0).double().mean()) for sign in (1, -1))
             if share > limit("divisor_signs") and given[1].numel() > FEWEST:
                 self.found.signed[self._makers[given[1]]] = share
         if name in ("sin", "cos") and output.dim() > 1 and output not in self._makers:
             rows = given[0].detach().double().flatten(0, -2)
+            gaps = rows.unique(dim=0).sort(0).values.diff(dim=0)
+            if len(gaps) >= 4 * FEWEST and float(gaps.median(0).values.min()) > 2 * QUARTER_TURN:
+                self.found.fast[site] = float(gaps.median(0).values.min())
             span = float((rows.amax(0) - rows.amin(0)).max())
             if len(rows.unique(dim=0)) >= FEWEST <= rows.shape[1] and span < QUARTER_TURN:
                 self.found.slow[site] = span
+
+    def _look_at_sums(self, site: str, name: str, given: list[Tensor], output: Tensor) -> None:
+        """Terms of a loss: a sum over everything that meets a mean (or any other number) far smaller, or larger."""
+        if output.dim() or output not in self._makers:
+            return
+        if name == "sum" and given[0].numel() >= SUMMED:
+            self._sums[output] = given[0].numel()
+        elif name in ("mul", "neg", "div", "truediv", "rmul") and len(given) == 1 and given[0] in self._sums:
+            self._sums[output] = self._sums[given[0]]
+        elif name in ("add", "radd", "sub", "rsub") and len(given) == 2 and all(item in self._makers for item in given):
+            counts = [self._sums.get(item, 0) for item in given]
+            first, second = (abs(float(item)) for item in given)
+            if (
+                bool(counts[0]) != bool(counts[1])
+                and max(first, second) > limit("drowned_part") * min(first, second) > 0
+            ):
+                self.found.summed[site] = (first, second, max(counts))
 
 
 def _merges(name: str, given: list[Tensor], output: Tensor) -> bool:

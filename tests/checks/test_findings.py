@@ -30,6 +30,7 @@ UNPLANTED |= {
     "branch_factor",
     "equal_examples",
     "steps_grow",
+    "summed_term",
 } | {
     "frozen_silenced",
     "trained",

@@ -195,3 +195,85 @@ def test_later_places_are_looked_for_along_any_axis():
 def test_other_values_of_what_is_never_negative_are_not_either():
     assert bool((other_values(X.abs()) >= 0).all())
     assert bool((other_values(X) < 0).any())
+
+
+def test_a_softmax_whose_columns_sum_to_one_and_whose_rows_are_summed_over_is_told():
+    def attend(axis, mine=True):
+        return made(lambda h, e: (h @ h.T).softmax(axis) @ h if mine else (h @ h.T).softmax(axis).T @ h)
+
+    assert "another axis than the keys" in attend(0)["attention_masks"].title
+    assert "attention_masks" not in attend(1)
+    assert "attention_masks" not in attend(0, False)
+
+
+def test_a_sum_that_drowns_a_mean_is_told():
+    def terms(first, second):
+        return made(lambda h, e: first((h - X).square()) + second(h.square()))
+
+    assert "over 512 numbers" in terms(torch.mean, torch.sum)["summed_term"].title
+    assert "summed_term" not in terms(torch.sum, torch.sum)
+    assert "summed_term" not in terms(torch.mean, lambda h: 1e-4 * h.mean())
+
+
+def test_sines_that_turn_too_fast_are_told():
+    places, scale = torch.linspace(0, 1, 32)[:, None], torch.linspace(0.5, 2, 16)
+
+    def coded(speed):
+        torch.manual_seed(0)
+        return answered(Made(lambda h, e: h + (speed * (places * scale)).sin()), X)
+
+    assert "turn by" in coded(1e3)["codes"].title
+    assert "codes" not in coded(10.0)
+
+
+@pytest.mark.parametrize(("std", "told"), [(1.0, True), (0.25, False)])
+def test_a_tanh_network_that_saturates_over_its_steps_is_told_with_both_matrices(std, told):
+    torch.manual_seed(0)
+    model = nn.RNN(16, 16, batch_first=True)
+    for name in ("weight_ih_l0", "weight_hh_l0"):
+        nn.init.normal_(getattr(model, name), std=4 * std if told else std)
+    found = answered(model, torch.randn(4, 12, 16))
+    assert ("activations" in found) == told
+    if told:
+        assert "weight_ih_l0" in code_of(found["activations"])
+        assert "weight_hh_l0" in code_of(found["activations"])
+
+
+def test_steps_without_gradients_are_told_from_inputs_that_nothing_reads():
+    class Cut(nn.Module):
+        def __init__(self, steps):
+            super().__init__()
+            self.cell, self.out, self.steps = nn.GRUCell(8, 8), nn.Linear(8, 4), steps
+
+        def forward(self, x):
+            state = torch.zeros(len(x), 8)
+            for step in range(x.shape[1]):
+                with torch.set_grad_enabled(torch.is_grad_enabled() and step >= self.steps):
+                    state = self.cell(x[:, step], state)
+            return self.out(state)
+
+    torch.manual_seed(0)
+    x = torch.randn(4, 10, 8)
+    assert "under no_grad" in answered(Cut(9), x)["unread_parts"].title
+    assert "unread_parts" not in answered(Cut(0), x)
+
+
+def test_a_frozen_teacher_is_no_moving_target():
+    class Taught(nn.Module):
+        def __init__(self, frozen):
+            super().__init__()
+            self.student, self.teacher = nn.Linear(16, 4), nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4))
+            self.teacher.requires_grad_(not frozen)
+
+        def forward(self, x):
+            return F.mse_loss(self.student(x), self.teacher(x))
+
+    torch.manual_seed(0)
+    assert "loss_inputs" in answered(Taught(False), X)
+    assert "loss_inputs" not in answered(Taught(True), X)
+
+
+def test_every_token_id_has_another_value():
+    ids = torch.arange(7)
+    assert bool((other_values(ids) != ids).all())
+    assert sorted(other_values(ids).tolist()) == ids.tolist()

@@ -17,7 +17,7 @@ from sigprop.results.report import Datum, Finding, Prescription
 def attention_masks(subject: Subject) -> Iterator[Finding]:
     """Masks and softmaxes as they are given."""
     seen = subject.observed
-    turned = [name for name, item in seen.softmaxes.items() if item.places]
+    turned = [*(name for name, item in seen.softmaxes.items() if item.places), *seen.across]
     if seen.future:
         yield told(
             "problem",

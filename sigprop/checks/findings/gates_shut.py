@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from torch import nn
 
 from sigprop.checks.edits import edit
+from sigprop.checks.operations import RECURRENT
 from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results import Edit, Init
 from sigprop.results.report import Datum, Finding
 
-ORDER = {
-    "LSTM": ("input gate", "forget gate", "cell value", "output gate"),
-    "GRU": ("reset gate", "update gate", "new value"),
-}
 STARTS = {"forget gate": 1.0}
 
 
@@ -72,7 +69,7 @@ def _edits(subject: Subject, names: list[str]) -> Iterator[Edit]:
     for name in names:
         path, _, kind = name.rstrip("]").partition("[")
         module = modules.get(path)
-        order = ORDER.get(type(module).__name__, ())
+        order = RECURRENT.get(type(module), ())
         if not isinstance(module, nn.RNNBase) or kind not in order or not module.bias:
             continue
         size, place = module.hidden_size, order.index(kind)

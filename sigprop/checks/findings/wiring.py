@@ -147,13 +147,24 @@ def unread_parts(subject: Subject) -> Iterator[Finding]:
             "is used",
             parameters=list(rows),
         )
-    for name, share in list(subject.wiring.unread.items())[:1]:
+    cut = next(iter(subject.wiring.silent.items()), None)
+    for name, share in list(subject.wiring.unread.items())[: cut is None]:
         yield told(
             "warning",
             f"{share:.0%} of the places of the input{f' {name}' if name else ''} are never read",
             "No output depends on them in any example: a stride skips them, a slice leaves them out, or what they "
             "made is dropped.",
             "look at strides, slices and the place at which the output is read",
+        )
+
+    for site, name in list(subject.wiring.silent.items())[: bool(subject.wiring.unread)]:
+        share = max(subject.wiring.unread.values())
+        yield told(
+            "warning",
+            f"no gradient reaches {share:.0%} of the places of the input: `{name}` in {site} runs under no_grad",
+            "What is computed of them with trained parameters is cut off from the loss: it cannot be learned.",
+            "compute it with gradients, or detach between batches, not between the steps of one",
+            subject.wiring.silent,
         )
 
 
@@ -178,4 +189,27 @@ def codes(subject: Subject) -> Iterator[Finding]:
             "told by them is weak.",
             "scale the steps (times 1000, where they lie between 0 and 1), or raise the frequencies",
             list(subject.wiring.slow),
+        )
+    for site, span in list(subject.wiring.fast.items())[:1]:
+        yield told(
+            "warning",
+            f"the sines in {site} turn by {span:.3g} between neighbouring inputs, even the slowest of them",
+            "Codes of inputs that are close have nothing in common: what is learned at one says nothing about the "
+            "next, and the network can only memorize.",
+            "divide the frequencies (the std of the matrix before the sines): the slowest turns by less than half",
+            list(subject.wiring.fast),
+        )
+
+
+@check("summed_term", "influence", "a term of the loss that is a sum, beside one that is a mean")
+def summed_term(subject: Subject) -> Iterator[Finding]:
+    for site, (first, second, count) in list(subject.wiring.summed.items())[:1]:
+        large, small = max(first, second), min(first, second)
+        yield told(
+            "warning",
+            f"one term of the loss in {site} is a sum over {count} numbers, another is not: {large:.3g}, {small:.3g}",
+            f"The smaller is drowned by a factor of {large / small:.3g}: it is hardly learned until the larger has "
+            "vanished, and their balance changes with the sizes of batch and output.",
+            "take both as means, or both as sums over one example (mean over the batch), and weigh them then",
+            list(subject.wiring.summed),
         )

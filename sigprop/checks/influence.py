@@ -78,7 +78,10 @@ def influence(model: nn.Module, batch: Any, found: Observation, loss: LossChoice
     before = found.output
     if before is None or not inputs or not bool(before.isfinite().all()) or (model.training and is_drawing(model)):
         return Influence()
-    with untouched(model.modules(), [tensor for _, tensor in tensors_in(batch)]), torch.no_grad():
+    with (
+        untouched(model.modules(), [tensor for _, tensor in tensors_in(batch)]),
+        torch.set_grad_enabled(found.differentiates),
+    ):
         if found.answer <= limit("same_output") or found.rounding > limit("rounding"):
             lost = _lost(*(_taped(model, item)[0] for item in (batch, another(batch))))
             if lost or found.answer <= limit("same_output"):

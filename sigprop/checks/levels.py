@@ -22,10 +22,10 @@ from sigprop.measurement.batch import call
 from sigprop.measurement.guard import untouched
 
 
-def levels(model: nn.Module, batch: Any) -> dict[str, float]:
-    """By parameter the factor; the model is left as it was."""
+def levels(model: nn.Module, batch: Any, grad: bool = False) -> dict[str, float]:
+    """By parameter the factor; the model is left as it was. `grad`: its forward takes gradients itself."""
     tensors = [tensor for _, tensor in tensors_in(batch)]
-    with untouched(model.modules(), tensors), torch.no_grad(), _Levelled(model) as mode:
+    with untouched(model.modules(), tensors), torch.set_grad_enabled(grad), _Levelled(model) as mode:
         torch.manual_seed(0)
         call(model, copied(batch))
     return mode.factors

@@ -33,7 +33,8 @@ class Observation(Calls):
     """`broken`: modules whose output holds nan or inf. `output`: the logits of the model's loss, or its first output,
     or what its losses read; `other`: the same on another input. `pairs`: it is a product of two signals. `noise`: share
     of the output that another seed changes. `rounding`: share of the output that changes where modules round what they
-    make to bfloat16. `fixed`: by softmax the share of the variance of its logits that another input leaves as it is."""
+    make to bfloat16. `fixed`: by softmax the share of the variance of its logits that another input leaves as it is.
+    `differentiates`: the forward pass takes gradients itself."""
 
     broken: list[str] = field(default_factory=list)
     output: Tensor | None = None
@@ -42,6 +43,7 @@ class Observation(Calls):
     noise: float = 0.0
     rounding: float = math.nan
     fixed: dict[str, float] = field(default_factory=dict)
+    differentiates: bool = False
 
     @property
     def answer(self) -> float:
@@ -75,20 +77,29 @@ def changed_share(output: Tensor | None, other: Tensor | None) -> float:
 
 
 def observe(model: nn.Module, batch: Any, loss: LossChoice = None) -> Observation:
-    """A few forward passes without gradients; the model is left as it was."""
-    found, other = Observation(), Observation()
-    with untouched(model.modules(), _tensors(batch)), torch.no_grad():
-        found.output = _run(model, copied(batch), found, loss)
-        with_other = another(batch)
-        if not _same(batch, with_other):
-            try:
-                found.other = _run(model, with_other, other)
-                found.fixed = _fixed_shares(found, other)
-            except (SigpropError, RuntimeError, IndexError, ValueError):
-                found.other = None
-        found.rounding = _rounding(model, batch, found.output)
-        found.noise = _noise(model, batch, found.output)
+    """A few forward passes, without gradients where the model takes none itself; it is left as it was."""
+    with untouched(model.modules(), _tensors(batch)):
+        try:
+            with torch.no_grad():
+                found = _observed(model, batch, loss)
+        except SigpropError:  # its forward differentiates: forces, penalties, equations
+            found = replace(_observed(model, batch, loss), differentiates=True)
     return_free_memory()
+    return found
+
+
+def _observed(model: nn.Module, batch: Any, loss: LossChoice) -> Observation:
+    found, other = Observation(), Observation()
+    found.output = _run(model, copied(batch), found, loss)
+    with_other = another(batch)
+    if not _same(batch, with_other):
+        try:
+            found.other = _run(model, with_other, other)
+            found.fixed = _fixed_shares(found, other)
+        except (SigpropError, RuntimeError, IndexError, ValueError):
+            found.other = None
+    found.rounding = _rounding(model, batch, found.output)
+    found.noise = _noise(model, batch, found.output)
     return found
 
 

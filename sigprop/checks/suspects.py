@@ -299,7 +299,7 @@ def levelled(subject: Subject, finding: Finding) -> Iterator[Edit]:
     if subject.measured is None or subject.evaluation is None:
         return
     families: dict[str, list[tuple[str, float]]] = {}
-    for name, factor in levels(subject.model, subject.batch).items():
+    for name, factor in levels(subject.model, subject.batch, subject.observed.differentiates).items():
         if name in subject.draws.rows:
             families.setdefault(subject.draws[name].family, []).append((name, factor))
     inits: dict[str, Init] = {}

@@ -111,6 +111,9 @@ THRESHOLDS = {
     "large_input": Threshold(
         30.0, "root mean square of an input, and of what the first matrix makes of it: pixels of 0 to 255 have 145"
     ),
+    "small_input": Threshold(
+        1e-4, "root mean square of an input: a normalized adjacency of 10,000 nodes has 4e-3, sound 0.01 to 0.1"
+    ),
     "training_noise": Threshold(
         0.8, "share of the output's variance that another seed changes: dropout of 0.5 behind a hidden layer makes half"
     ),

@@ -70,7 +70,8 @@ class Wired:
     depends on. `signed`: what makes divisors of both signs, and the share of the rarer one.
     `plain`: activations that leave negative numbers as they are, by place. `drowned`: where parts are concatenated or
     spread over one another: makers of the smaller and the larger one, and how many times larger it is. `moving`: losses
-    whose targets have a gradient, as their outputs do, by place. `silent`: places that compute with parameters and
+    whose targets have a gradient, as their outputs do, by place. `flat`: where derivatives
+    are taken that are zero everywhere. `silent`: places that compute with parameters and
     without gradients. `fast`: where even the slowest sine turns more than half between neighbours, and how much.
     `summed`: where a sum over many numbers joins a mean: both values, how many numbers. `reused`: modules that stand at
     several places of a list, one visit reading what another made."""
@@ -87,6 +88,7 @@ class Wired:
     plain: dict[str, str] = field(default_factory=dict)
     signed: dict[str, float] = field(default_factory=dict)
     moving: dict[str, str] = field(default_factory=dict)
+    flat: list[str] = field(default_factory=list)
     silent: dict[str, str] = field(default_factory=dict)
     fast: dict[str, float] = field(default_factory=dict)
     summed: dict[str, tuple[float, float, int]] = field(default_factory=dict)
@@ -286,6 +288,8 @@ class WireWatch(TorchFunctionMode):
                     self.multiplied.add(id(item))
         if func in LOSSES and len(given) > 1 and self._are_trained(*given[:2]):
             self.found.moving[site] = name
+        if func is torch.autograd.grad and all(not bool(item.any()) for _, item in tensors_in(output)):
+            self.found.flat.append(site)
         learned = any(isinstance(item, nn.Parameter) for item in given)
         maker = site if learned else next((self._makers[item] for item in given if item in self._makers), "")
         trained = any(
@@ -368,8 +372,6 @@ class WireWatch(TorchFunctionMode):
             return
         if name == "sum" and given[0].numel() >= SUMMED:
             self._sums[output] = given[0].numel()
-        elif name in ("mul", "neg", "div", "truediv", "rmul") and len(given) == 1 and given[0] in self._sums:
-            self._sums[output] = self._sums[given[0]]
         elif name in ("add", "radd", "sub", "rsub") and len(given) == 2 and all(item in self._makers for item in given):
             counts = [self._sums.get(item, 0) for item in given]
             first, second = (abs(float(item)) for item in given)

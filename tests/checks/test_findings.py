@@ -31,6 +31,7 @@ UNPLANTED |= {
     "equal_examples",
     "steps_grow",
     "summed_term",
+    "flat_derivative",
 } | {
     "frozen_silenced",
     "trained",

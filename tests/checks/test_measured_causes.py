@@ -277,3 +277,26 @@ def test_every_token_id_has_another_value():
     ids = torch.arange(7)
     assert bool((other_values(ids) != ids).all())
     assert sorted(other_values(ids).tolist()) == ids.tolist()
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+def test_a_model_that_differentiates_in_its_forward_is_checked_and_a_zero_derivative_is_told(activation):
+    class Curved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(1, 16), activation(), nn.Linear(16, 1))
+
+        def forward(self, x):
+            x = x.detach().requires_grad_()
+            slope = torch.autograd.grad(self.body(x).sum(), x, create_graph=True)[0]
+            curve = torch.autograd.grad(slope.sum(), x, create_graph=True)[0]
+            return (curve + x.sin()).square().mean() + self.body(torch.ones(1, 1)).square().mean()
+
+    torch.manual_seed(0)
+    found = answered(Curved(), torch.linspace(-1, 1, 20)[:, None])
+    assert set(found) == ({"flat_derivative"} if activation is nn.ReLU else set())
+
+
+def test_an_input_that_is_next_to_nothing_is_told():
+    assert "Biases and all that is added drown it" in made(lambda h, e: h.relu(), 1e-6 * X)["input_scale"].cause
+    assert "input_scale" not in made(lambda h, e: h.relu(), 1e-2 * X)

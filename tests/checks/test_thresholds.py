@@ -53,6 +53,7 @@ KNOWN = {
     "near_default": 2.5,
     "gate_slope": 0.004,
     "large_input": 30,
+    "small_input": 1e-4,
     "training_noise": 0.8,
     "attention_sharp": 0.25,
     "one_hot": 0.9,

@@ -13,10 +13,13 @@ from sigprop.results import Init
 from sigprop.results.report import Datum, Finding, Prescription
 
 
-@check("input_scale", "signal", "inputs that are large and enter without being normalized")
+@check("input_scale", "signal", "inputs that are large, or next to nothing, and enter without being normalized")
 def input_scale(subject: Subject) -> Iterator[Finding]:
     """Root mean square of the numbers, and of what the first matrix makes of them; a norm behind it forgives both."""
-    bad = {name: sizes for name, sizes in subject.observed.inputs.items() if min(sizes[:2]) > limit("large_input")}
+    seen = subject.observed.inputs
+    bad = {name: sizes for name, sizes in seen.items() if min(sizes[:2]) > limit("large_input")}
+    small = not bad
+    bad = bad or {name: sizes for name, sizes in seen.items() if 0 < sizes[0] < limit("small_input")}
     if not bad:
         return
     worst = max(bad, key=lambda name: bad[name][0])
@@ -31,7 +34,13 @@ def input_scale(subject: Subject) -> Iterator[Finding]:
     yield say(
         "problem" if size > 10 * limit("large_input") else "warning",
         f"the batch enters {worst} with root mean square {size:.3g} and leaves it with {bad[worst][1]:.3g}",
-        f"{because} It drowns biases, positions and all that is added to it, and its gradient is as much too large.",
+        f"{because} "
+        + (
+            "Biases and all that is added drown it"
+            if small
+            else "It drowns biases, positions and all that is added to it"
+        )
+        + f", and its gradient is as much too {'small' if small else 'large'}.",
         "LeCun et al. 1998, 'Efficient BackProp', section 4.3",
         sites=tuple(bad),
         evidence=(Datum(f"root mean square of the input of {worst}", size, "measured", expected=1.0),),

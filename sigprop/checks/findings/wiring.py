@@ -63,6 +63,19 @@ def missing_skip(subject: Subject) -> Iterator[Finding]:
         )
 
 
+@check("flat_derivative", "influence", "derivatives taken in the forward pass that are zero everywhere")
+def flat_derivative(subject: Subject) -> Iterator[Finding]:
+    for site in subject.wiring.flat[:1]:
+        yield told(
+            "problem",
+            f"a derivative that {site} takes (torch.autograd.grad) is exactly zero everywhere",
+            "What it differentiates is flat, or piecewise linear (ReLU), so that its second derivative is zero: the "
+            "term that it makes has no gradient and is not learned.",
+            "use a smooth activation (tanh, sin, SiLU, softplus), or look at what the derivative is taken of",
+            subject.wiring.flat,
+        )
+
+
 @check("drowned_part", "influence", "parts that are joined at scales far apart")
 def drowned_part(subject: Subject) -> Iterator[Finding]:
     for site, (small, large, ratio) in list(subject.wiring.drowned.items())[:1]:

@@ -32,7 +32,10 @@ RESIDUAL: tuple[tuple[str, Options], ...] = (
     ("fixup", {}),
 )
 CHAIN: tuple[tuple[str, Options], ...] = (("kaiming", {}), ("lecun", {}))
-NOTHING = "no change and no recipe that was tried removes it"
+NOTHING = (
+    "no change and no recipe that was tried removes it; not tried: a norm in front of each layer, skips around them, "
+    "and another scale of what multiplies the signal in `forward`"
+)
 HELPS = ", which helps and leaves it beyond the limit"
 SWEEP, KEEP_RATE = "Sweep the learning rate again.", "The learning rate stays."
 

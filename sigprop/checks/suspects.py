@@ -459,7 +459,7 @@ SUSPECTS: dict[str, tuple[Suspects, ...]] = {
     "non_finite_signal": (),
     "dropout": (numbers,),
     "tied_readout": (readout,),
-    "activations": (zeros, biases, levelled),
+    "activations": (zeros, biases),
     "no_gradient": (zeros, own_values, biases),
     "ignores_input": (zeros, biases, levelled),
     "router_collapse": (biases,),

@@ -49,16 +49,11 @@ def fans_swapped(subject: Subject) -> Iterator[Finding]:
         return
     bad = [row for row in rows if _has(row, other, gain) and not _has(row, mine, gain)]
     if bad:
-        alone = _explained(rows, BLIND["one std"]) >= explained[mine]
-        config = getattr(getattr(subject.model, "config", None), "__dict__", {})
-        numbers = [value for value in config.values() if isinstance(value, float) and value > 0]
-        chosen = any(abs(math.log(value / bad[0].std)) < math.log(limit("known_factor")) for value in numbers)
-        yield _finding(bad, mine, other, gain, alone and chosen)
+        yield _finding(bad, mine, other, gain, _explained(rows, BLIND["one std"]) >= explained[mine])
 
 
 def _finding(bad: list[Draw], mine: str, other: str, gain: float, alone: bool) -> Finding:
-    """`alone`: one std explains them all as well, and is a number of the config, so that nobody meant a rule (StarCoder
-    2: 1/sqrt(3072))."""
+    """`alone`: one std explains them all as well, so that nobody need have meant a rule (StarCoder 2: 1/sqrt(3072))."""
     first = bad[0]
     expected = gain / math.sqrt(getattr(first, mine))
     mine_name, other_name = mine.replace("_", "-"), other.replace("_", "-")

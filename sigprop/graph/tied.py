@@ -21,9 +21,10 @@ from sigprop.theory import Dense, Kernel, Signal
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.sources import equal_ids
-from sigprop.theory.states import ALL_TRANSFORMED
+from sigprop.theory.states import ALL_TRANSFORMED, Status
 
 SLOPE = 0.9
+HIDDEN = "a head that meets functions of its own rows"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,8 @@ class TiedLinear(Linear):
 
     tables: tuple[tuple[Node, Tensor], ...] = ()
     contact: TiedLogits | None = None
+    is_hidden: bool = False
+    """Whether the input is a function of rows, and it is not known how much of them it holds."""
 
     def bound(self, states: Evaluation, node: Node) -> TiedLinear:
         """How much of its own embedding row each position carries, and the id of the row."""
@@ -45,7 +48,8 @@ class TiedLinear(Linear):
         pieces = states.shared_parts.pieces(above, set(tables))
         found = [(piece.share, tables[table][piece.index]) for table, held in pieces.items() for piece in held]
         if not found:
-            return replace(self, contact=None)
+            hidden = not states.shared_parts.reached(above).isdisjoint(tables)
+            return replace(self, contact=None, is_hidden=hidden)
         share, ids = sum((share for share, _ in found), start=torch.zeros(())), found[0][1]
         x = states.signal(above)
         level, others = x.kernel.diagonal, super().forward(x).kernel.diagonal
@@ -54,7 +58,7 @@ class TiedLinear(Linear):
     def forward(self, *inputs: Signal) -> Signal:
         made, contact = super().forward(*inputs), self.contact
         if contact is None:
-            return made
+            return made.note(Status.ASSUMED, HIDDEN) if self.is_hidden else made
         same = equal_ids(contact.ids)
         own = same * same.outer(contact.logit, contact.logit)
         return replace(made, kernel=made.kernel + own.scale(1.0 / made.width))

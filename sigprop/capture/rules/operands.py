@@ -288,8 +288,10 @@ def picks_rows(item: Field, weight: Weight) -> bool:
         if chosen and isinstance(record, Weight) and not {*record.entries}.isdisjoint(weight.entries):
             return True
         chosen = chosen or not record.dtype.is_floating_point
-        if found not in seen and record.call is not None and (chosen or not getattr(record, "is_source", False)):
-            waiting += [(above, chosen) for above in record.call.records]
+        if found not in seen and record.call is not None:
+            source = getattr(record, "is_source", False)
+            above = record.call.records if not source else record.weights if chosen else ()  # type: ignore[attr-defined]
+            waiting += [(item, chosen) for item in above]
         seen.add(found)
     return False
 

@@ -15,7 +15,8 @@ from rich.table import Table
 from torch import nn
 
 from sigprop.models import build
-from sigprop.plans.scaling import coord_check, parametrize
+from sigprop.plans.scaling import coord_check
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.plans.scaling.training import make_optimizers, make_step
 
 WIDTHS, STEPS, LR = (64, 128, 256, 512), 3, 1e-3
@@ -57,7 +58,7 @@ def main() -> None:
             for seed in range(seeds):
                 torch.manual_seed(seed)
                 model = models(width)
-                plan = plan or parametrize(model, "mup", base=base)
+                plan = plan or prescribe(model, "mup", base=base)
                 plan.apply_(model)
                 optimizers = make_optimizers("adamw", model, plan, LR)
                 for _ in range(STEPS):

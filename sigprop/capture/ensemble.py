@@ -345,12 +345,12 @@ def sites_between(target: Field, parts: dict[Field, list[Field]]) -> list[Field]
     receives it all, nor the target itself."""
     passed = [item for item in records_between(target, parts) if isinstance(item, Field) and item.is_site]
     made = [item for item in passed if item.root not in parts or item.function is not None]
-    return [item for item in made if has_row(item) and not item.layout.has_keys]
+    return followed([item for item in made if not item.layout.has_keys])
 
 
-def has_row(item: Field) -> bool:
-    """Whether a site is followed: for its row alone only where it is small."""
-    return item.layout.positions <= LARGEST_SITE or item.is_made
+def followed(sites: Sequence[Field]) -> list[Field]:
+    """Sites that have rows: for their rows alone only small ones are followed."""
+    return [item for item in sites if item.layout.positions <= LARGEST_SITE or item.is_made]
 
 
 def records_between(target: Field, parts: dict[Field, list[Field]]) -> set[Record]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import APART, LARGEST_SITE, has_row
+from sigprop.capture.ensemble import APART, LARGEST_SITE, followed
 from sigprop.capture.layout import BATCH, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.replay import Replay
@@ -105,7 +105,7 @@ class SiteRows:
         self._last: tuple[Any, tuple[float, float, float], Any] | None = None
         sites = [(name, item) for name, item in found.sites if not item.layout.has_keys]
         with found.capture.lock:
-            nodes = {item: item.node for _, item in sites if has_row(item)}
+            nodes = {item: item.node for item in followed([item for _, item in sites])}
         signals = states.signals(nodes.values())
         for (name, item), depth in zip(sites, depths([name for name, _ in sites]), strict=True):
             if item not in nodes:

@@ -71,7 +71,10 @@ def check_command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", callback=hush, help="The verdict alone.")] = False,
     seed: Seed = 0,
 ) -> None:
-    """Diagnose a model's initialization. Exit code 1 when something is found."""
+    """Diagnose a model's initialization. Exit code 1 when something is found.
+
+    For example: sigprop check model.py:GPT --html report.html
+    """
     from sigprop.checks import check, without
     from sigprop.inputs import open_source, parse_settings
     from sigprop.plans import Plan
@@ -97,6 +100,7 @@ def check_command(
             if path is not None:
                 show(f"{what}: {path}")
     if fix is not None and report.plan is None and not json:
-        typer.echo("no plan was needed: nothing was written to " + str(fix), err=True)
+        why = "nothing to fix" if report.healthy else "no plan fixes what was found"
+        typer.echo(f"{why}: {fix} was not written", err=True)
     if fail_on != "never" and report.fails(fail_on):
         raise typer.Exit(1)

@@ -44,7 +44,15 @@ def critical_command(
         show(f"critical line: sigma_b = {result.ray:.6f} sigma_w")
     elif result.line:
         show("", _line(result))
+    if result.points or result.line:
+        show("", IN_WORDS)
     show(*(f"- {note}" for note in result.notes))
+
+
+IN_WORDS = (
+    "sigma_w: std of the weights times sqrt(fan_in). sigma_b: std of the biases. K*: mean square at which a deep stack "
+    "settles. chi_K: the slope there, which attracts below 1."
+)
 
 
 def _points(result: Criticality) -> Grid:

@@ -20,7 +20,7 @@ def diff_command(
     ] = None,
     data: Annotated[str | None, typer.Option(help="file.py:name of a batch that both are run on.")] = None,
     signals: Annotated[bool, typer.Option(help="Also measure both and say which tensor explains it.")] = True,
-    seed: Annotated[int, typer.Option(help="Of A; B takes the next.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of A; B takes the next one.")] = 0,
     every: Everything = False,
     json: Json = False,
     quiet: Quiet = False,

@@ -37,6 +37,7 @@ def measure_command(
     """
     from sigprop.inputs import open_source, parse_settings
     from sigprop.measurement import measure
+    from sigprop.results.profile import COLUMNS_IN_WORDS
 
     source = open_source(model, parse_settings(settings or []), data, batch, tokens)
     source.require_draws(seeds)
@@ -57,7 +58,7 @@ def measure_command(
     if json:
         show(profile.to_json())
     else:
-        show(profile.summary(), "", profile.table(all))
+        show(profile.summary(), "", profile.table(all), "", COLUMNS_IN_WORDS)
         if any(row.extras for row in profile.sites):
             show("", _extras(profile))
         if figure is not None:

@@ -134,9 +134,7 @@ MOST = 2**24
 Batch = Annotated[int, typer.Option(min=1, max=MOST, help="Sequences or images in the batch.")]
 Tokens = Annotated[int, typer.Option(min=2, max=MOST, help="Tokens in a sequence.")]
 Seeds = Annotated[int, typer.Option(min=1, max=MOST, help="Initializations; more than one gives standard errors.")]
-Seed = Annotated[
-    int, typer.Option(min=0, max=2**63 - 1, help="Of the weights that are initialized and of a random batch.")
-]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the weights and of a random batch.")]
 Json = Annotated[bool, typer.Option("--json", callback=hush, help="Print the result as JSON.")]
 Figure = Annotated[Path | None, typer.Option(callback=writable_figure, help="Write a figure to this file.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every row, not one per block.")]

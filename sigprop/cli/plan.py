@@ -31,7 +31,9 @@ def plan_command(
     base_width: Annotated[
         int | None, typer.Option(min=1, max=2**24, help="The width that a learning rate was tuned at.")
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="Whose settings the plan multiplies.")] = "adamw",
+    optimizer: Annotated[
+        str, typer.Option(help="The optimizer whose learning rates and decays are multiplied.")
+    ] = "adamw",
     surgery: Annotated[bool, typer.Option(help="Scale the junctions by hooks instead of folding.")] = False,
     tokens: Tokens = 64,
     json: Json = False,

@@ -20,7 +20,7 @@ def predict_command(
     data: Data = None,
     tokens: Tokens = 128,
     networks: Annotated[
-        int, typer.Option(min=1, max=1000, help="Networks with heads of their own that are averaged.")
+        int, typer.Option(min=1, max=1000, help="Predictions of networks whose attention heads differ, averaged.")
     ] = 1,
     verify: Annotated[
         int | None,
@@ -42,6 +42,7 @@ def predict_command(
     from sigprop.blueprints import BLUEPRINTS
     from sigprop.inputs import open_source, parse_settings
     from sigprop.measurement import measure as measure_model
+    from sigprop.results.profile import COLUMNS_IN_WORDS
 
     chosen = parse_settings(settings or [])
     profiles: dict[str, Profile] = {}
@@ -68,9 +69,10 @@ def predict_command(
         return
     for profile in profiles.values():
         show(profile.summary(), "", profile.table(all), "")
+    show(COLUMNS_IN_WORDS)
     if measure:
         comparison = predicted.compare(profiles["measured"])
-        show(comparison.summary(), "", comparison.table(all))
+        show("", comparison.summary(), "", comparison.table(all))
     if figure is not None:
         show(f"figure: {figure}")
 

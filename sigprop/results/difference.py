@@ -101,8 +101,8 @@ class InitDiff(Result):
             return f"EQUAL: {len(self.parameters)} parameters of {a} and {b} have the same initialization{rest}"
         if not self.swaps:
             return f"DIFFERENT: {self.structure[0]}"
-        first = self.swaps[0]
-        more = f", and {len(self.swaps) - 1} more groups" if len(self.swaps) > 1 else ""
+        first, others = self.swaps[0], len(self.swaps) - 1
+        more = f", and {others} more group{'s' * (others > 1)}" if others else ""
         explained = ""
         if first.explained == first.explained:
             explained = f"; it explains {min(max(first.explained, 0.0), 1.0):.0%} of what differs in the signals"
@@ -156,7 +156,8 @@ class InitDiff(Result):
         rows = sorted(self.sites, key=lambda row: -row.size)[:SHOWN]
         cells = [[row.name, *(number(getattr(row, item.name)) for item in fields(row)[1:])] for row in rows]
         headings = ["site", "variance A", "B", "gradient A", "B", "predicted A", "B"]
-        return Grid(headings, cells, title="sites that differ most")
+        notes = ["gradient: mean square of the gradient of the loss. predicted: the variance by theory."]
+        return Grid(headings, cells, title="sites that differ most", notes=notes)
 
     def records(self) -> list[dict[str, Any]]:
         return [asdict(row) for row in self.parameters]

@@ -199,6 +199,12 @@ class Profile(Result):
         return {"provenance": self.provenance}
 
 
+COLUMNS_IN_WORDS = (
+    "variance: of all entries. gradient: mean square of the gradient of the loss. corr: token correlation. "
+    "/first, /last: beside the first and the last block. within: how far off the truth may be. error: a standard error."
+)
+
+
 def streams(rows: Iterable[SiteRow]) -> dict[str, list[SiteRow]]:
     """Rows whose name ends in the only number in it (`blocks.3`), by the list they stand in; no lists of one."""
     found: dict[str, list[SiteRow]] = {}

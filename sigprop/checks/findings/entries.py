@@ -19,7 +19,7 @@ def non_finite_weights(subject: Subject) -> Iterator[Finding]:
     if bad:
         yield say(
             "problem",
-            f"{bad[0].name} holds {bad[0].non_finite} entries that are not finite",
+            f"{bad[0].name} is not finite in {bad[0].non_finite} of its entries",
             "The initialization divided by zero or overflowed, or the memory was never written.",
             parameters=tuple(row.name for row in bad),
             evidence=tuple(

@@ -166,7 +166,7 @@ def _cross_entropy(
     if not plain or reduction not in ("mean", "sum") or not isinstance(input, Field) or not isinstance(target, Tensor):
         return None
     place = 0 if len(input.shape) == 1 else 1
-    if target.is_floating_point() or input.layout.channels != input.shape[place]:
+    if target.is_floating_point() or input.layout.channels != input.shape[place] or _are_unlike(input):
         return None
     labels = _per_position(input, target, place)
     counted = (labels != ignore_index).double()
@@ -175,6 +175,14 @@ def _cross_entropy(
         raise InputError(f"labels go from {int(seen.min())} to {int(seen.max())}, and there are {classes} classes")
     number = counted.sum() if reduction == "mean" else torch.ones(())
     return input, _softmax_gradient(states, input, labels, counted, classes, float(number.clamp_min(1.0)))
+
+
+def _are_unlike(logits: Field) -> bool:
+    """Logits of several tensors side by side, as one of a pair and those of a queue: the first is not as others are."""
+    item = logits
+    while item.beside is None and not item.is_source and len(item.fields) == 1:
+        item = item.fields[0]
+    return item.beside is not None
 
 
 def _per_position(logits: Field, target: Tensor, place: int) -> Tensor:

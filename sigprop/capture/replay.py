@@ -268,6 +268,8 @@ class ThinReplay(Replay):
 # -- and back
 
 
+ROUNDING = 1e-15
+"""Of what a weight would receive if all that is sent added up: single precision holds no less."""
 SCATTERED = 0.25
 """Relative standard error of a gradient's energy over draws, from which on its mean is made by a few of them."""
 
@@ -335,8 +337,10 @@ class Reverse:
                     rows = rows + torch.nn.functional.pad(arrived[source], (0, 0, span.start, after))
             if rows.ndim:
                 self._receive(-1, replay, self._joint.node, kernel_of(rows))
+        sent = float(gradient.double().square().sum()) * gradient.numel()
         for weight, value in weights.items():
             total = float(value.double().square().sum()) / replay.weight_share
+            total = total if total * value.numel() > ROUNDING * sent else 0.0
             self._each.setdefault(weight, []).append(total)
             self.weights[weight] = self.weights.get(weight, 0.0) + total
 

@@ -235,6 +235,10 @@ class DrawRecorder(Mode):
             if isinstance(source, Tensor) and not source.is_meta:
                 entries = self.known(source).entries if source.shape == target.shape else None
                 return self._write(target, source.detach().expand(target.shape).clone() if entries is None else entries)
+            if isinstance(source, Tensor) and target._base is None and source.shape == target.shape:
+                entries = self.known(source).entries
+                if entries is not None:
+                    return self.keep(target, entries, copied=source)
             return self._write(target, self.known(source).distribution if isinstance(source, Tensor) else None)
         after = _filled(name, args, kwargs)
         if after is None:

@@ -51,3 +51,25 @@ def test_spectral_norm_of_old_builds_as_the_new_one():
     norms = (nn.utils.parametrizations.spectral_norm, nn.utils.spectral_norm)
     new, old = (predict(lambda norm=norm: norm(nn.Linear(64, 96)), torch.ones(4, 64), verify=0) for norm in norms)
     assert old["(output)"].variance == pytest.approx(new["(output)"].variance, rel=0.4)
+
+
+class OnePairAndAQueue(nn.Module):
+    """Contrastive: the logit of a pair stands beside those of others, and is larger."""
+
+    def __init__(self):
+        super().__init__()
+        self.pair, self.others = nn.Linear(32, 1), nn.Linear(32, 15)
+        nn.init.constant_(self.pair.bias, 3.0)
+
+    def forward(self, x):
+        return torch.cat([self.pair(x), self.others(x)], 1)
+
+
+def test_classes_that_are_not_alike():
+    def loss(output):
+        return F.cross_entropy(output, torch.zeros(12, dtype=torch.long))
+
+    x = torch.randn(12, 32, generator=torch.Generator().manual_seed(0))
+    row = predict(OnePairAndAQueue, x, loss=loss, verify=0)["(output)"]
+    mean, error = witnessed(OnePairAndAQueue, x, loss, 24)["(output)"]["grad_variance"]
+    assert abs(row.grad_variance - mean) < 4 * error + row.stated_errors["grad_variance"] * mean

@@ -110,7 +110,8 @@ class DrawnGradient:
       more than there is, as of a signal with a large mean;
     - otherwise independent of `y`;
     - of what is not `B y`, `directions.radial` says how much is along `y`: none, where a norm above takes it out. This
-      counts where few numbers scale all of `y`. Such a gradient also shrinks as `y` grows: `weights`.
+      counts where few numbers scale all of `y`. Such a gradient also shrinks as `y` grows: `weights`;
+    - where its sum over positions is zero, as below BatchNorm, that of every draw is.
 
     `signal` gives the kernel and the mean of `y` where it is needed; `along_signal` is the share of the energy that is
     along it.
@@ -121,6 +122,7 @@ class DrawnGradient:
         self._radial, self._groups = float(gradient.directions.radial), gradient.directions.groups
         self._uniform = max(float(gradient.directions.uniform), 0.0)
         self._normed = min(float(gradient.directions.normed), 1.0)
+        self._cancels = not torch.any(gradient.summed())
         self._slope, self._function, self.along_signal, self._mean = None, None, 0.0, None
         slope, through = gradient.along_signal.slope, gradient.through_activation.gradients
         if isinstance(slope, Tensor) and self.level > 0.0:
@@ -165,9 +167,9 @@ class DrawnGradient:
         parts = (self._levelled(made * slopes) / left**0.5, self._levelled(y), slopes)
         parts = (item.unflatten(-1, (self.groups, -1)) for item in parts)
         made = (self._turned(*parts) * weights.sqrt().to(DTYPE)[..., None]).flatten(-2)
-        if self._slope is None:
-            return made
-        return made + applied(self._slope, y if self._mean is None else y - self._mean)
+        if self._slope is not None:
+            made = made + applied(self._slope, y if self._mean is None else y - self._mean)
+        return made - made.mean(0) if self._cancels else made
 
     def _without_channels(self, drawn: Tensor, y: Tensor) -> Tensor:
         """Less the part along each channel that a norm over the batch has taken out."""

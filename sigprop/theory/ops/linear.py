@@ -120,6 +120,8 @@ class Linear(Op):
         if isinstance(slope, Tensor):
             slope = slope * self.fan_out * self.variance
             kernel = kernel.like(kernel.values + leaning(x.kernel.values, slope, rest))
+        if not torch.any(gradient.summed()):  # as below BatchNorm: weights keep the sum over tokens at zero
+            kernel = kernel.centred()
         along, through = AlongSignal(slope, rest), ThroughActivation(gain_excess=excess)
         directions = Directions(directions.radial, response=directions.response)
         parts = {"directions": directions, "along_signal": along, "through_activation": through}

@@ -251,3 +251,33 @@ def test_rates_of_one_number_are_no_identical_units():
     model = Decaying()
     nn.init.constant_(model.first.weight, 0.1)
     assert found("zeros_among_siblings", model, torch.randn(4, 16))
+
+
+class StochasticDepth(nn.Module):
+    """Training drops four of ten branches: multiplied by zero, or not run at all."""
+
+    def __init__(self, runs):
+        super().__init__()
+        self.stem, self.branch, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.runs = runs
+
+    def forward(self, x):
+        x, kept = self.stem(x), torch.rand(()) < 0.6
+        if self.runs or kept:
+            x = x + kept * torch.tanh(self.branch(x))
+        return self.head(x)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_branch_that_chance_has_dropped_is_not_dead(runs):
+    """A gradient of zero in this pass, but not in one with other random numbers."""
+    x, reached = torch.randn(1, 8, generator=torch.Generator().manual_seed(0)), []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = StochasticDepth(runs)
+        for seed in range(6):
+            torch.manual_seed(seed)
+            rows = Experiment(model, x).measured().parameters
+            reached += [row.grad_second_moment > 0 for row in rows if row.name == "branch.weight"]
+            assert found("no_gradient", model, x) == []
+    assert set(reached) == {True, False}

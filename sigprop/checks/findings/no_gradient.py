@@ -11,7 +11,7 @@ from torch import nn
 
 from sigprop.checks.draws import NUMBER
 from sigprop.checks.edits import edit, listed, setting
-from sigprop.checks.ends import BROKEN
+from sigprop.checks.ends import ALIVE, BROKEN
 from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject, effect, is_norm_gain
 from sigprop.checks.suspects import zeros
@@ -22,7 +22,8 @@ from sigprop.results.report import Datum, Finding, Prescription
 
 @check("no_gradient", "gradient", "parameters that the loss does not reach")
 def no_gradient(subject: Subject) -> Iterator[Finding]:
-    """None at all: not used, or detached. Exactly zero: behind zeros, saturated values, or dead units."""
+    """None at all: not used, or detached. Exactly zero: behind zeros, saturated values, or dead units. What a
+    second pass with other random numbers reaches was dropped by chance (stochastic depth)."""
     profile = subject.measured
     if profile is None:
         return
@@ -117,7 +118,7 @@ def _unused(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
     if not unused:
         return
     states, ends = subject.gradient_ends
-    unused = [name for name in unused if states.get(name) != BROKEN]
+    unused = [name for name in unused if states.get(name) not in (ALIVE, BROKEN)]
     roles = {} if subject.structure is None else {item.name: item for item in subject.structure}
     routed = any(item.options in subject.expert_counts for item in subject.observed.routings.values())
     cut = [name for name in unused if name in ends and not (routed and name in roles and roles[name].expert)]
@@ -180,6 +181,7 @@ def _zero(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
     """A note where a zero that learns itself was shown to be all that stands between them and the loss, unless that
     zero is the gain of a norm in the way of the signal: no scheme starts one at zero but at the end of a branch."""
     dead = [row for row in rows if row.grad_second_moment == 0 and not _is_bias(row.name)]
+    dead = [row for row in dead if subject.gradient_ends[0].get(row.name) != ALIVE]
     if not dead:
         return
     names = [row.name for row in dead]

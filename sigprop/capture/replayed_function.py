@@ -108,8 +108,9 @@ class ReplayedFunction:
         between, root, found = records_between(self.target, self.parts), self.target.root, {}
         if any(isinstance(record, Field) and _transforms_channels(record) for record in between):
             found["signal"] = FOURIER
-        if root is not None and 0 < root.of_few <= LONG_TAILS:
-            found["gradient"] = TAILS.format(root.of_few)
+        norm = self.target if self.target.is_drawn else root
+        if norm is not None and 0 < norm.of_few <= LONG_TAILS:
+            found["gradient"] = TAILS.format(norm.of_few)
         if any(isinstance(item, Weight) and math.prod(item.shape) == 1 for item in between):
             found["parameters"] = ONE_NUMBER
         return found

@@ -5,6 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sigprop.capture import build, predict
+from sigprop.measurement import measure
+
 X = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -68,3 +71,27 @@ def test_a_small_gain_below_a_squared_error(agreement, training):
     target = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     skip = ("inner.bias", "last", "(output)")
     agreement(Denoised, X, lambda out: F.mse_loss(out, target), seeds=32, training=training, skip=skip)
+
+
+class Rectified(nn.Module):
+    """A norm behind ReLU, over examples that are nearly one."""
+
+    def __init__(self, width=96):
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(24, width), nn.BatchNorm1d(width), nn.Linear(width, 8)
+
+    def forward(self, x):
+        return self.head(self.norm(torch.relu(self.first(x))))
+
+
+def test_channels_that_are_zero_in_all_examples():
+    """Nothing is left of them to normalize: the variance behind the norm was 1.4 times too large."""
+    x = torch.randn(1, 24, generator=torch.Generator().manual_seed(0))
+    x = x + 0.3 * torch.randn(8, 24, generator=torch.Generator().manual_seed(1))
+    make = lambda: Rectified().train()  # noqa: E731
+    found, real = predict(build(make), x), measure(None, x, build=make, seeds=48)
+    for name in ("norm", "head"):
+        assert abs(found[name].variance - real[name].variance) < 5.0 * real[name].errors["variance"]
+    gain, known = (item.parameter("norm.weight") for item in (found, real))
+    assert abs(gain.grad_second_moment - known.grad_second_moment) < 5.0 * known.errors["grad_second_moment"]
+    assert found.parameter("first.weight").status == "assumed"  # channels of which next to nothing is left

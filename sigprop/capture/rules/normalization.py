@@ -17,6 +17,7 @@ from sigprop.capture.rules.operands import bound_to, concrete_field, weight_fiel
 from sigprop.capture.rules.pointwise import functions_of_parts, side_by_side_again
 from sigprop.capture.rules.replayed import of_weights, replayed
 from sigprop.graph.graph import Node
+from sigprop.theory.drawing import drawn_rows, root_of
 from sigprop.theory.ops.batch_norm import FiniteBatchNorm
 from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
@@ -25,6 +26,8 @@ from sigprop.theory.ops.scale import Scale
 
 FEW_DIMENSIONS = 8.0
 """Independent directions of a channel over a batch, up to which what is behind a norm over it is drawn."""
+MOST_DRAWN, CHANNELS_DRAWN = 256, 512
+"""Positions up to which it is asked how much channels behind a function differ, and channels that tell it."""
 
 
 @rule("layer_norm")
@@ -186,9 +189,11 @@ def _of_batch(
     told, bound = _affine(weight, bias)
     call, few = _stateless(call, x, weight, bias, epsilon), few_entries(x.layout.positions)
     few = few or _few_dimensions(capture, x)
-    if x.base.is_drawn or _scales_channels(capture, x):
+    uneven = _uneven_channels(capture, x)
+    if x.base.is_drawn or _scales_channels(capture, x) or uneven:
         inputs = [item for item in (x, weight, bias) if item is not None]
-        return capture.drawn_field(x.layout, call, inputs, "BatchNorm of channels that are not Gaussian", is_drawn=True)
+        why = "BatchNorm of channels that are not Gaussian"
+        return capture.drawn_field(x.layout, call, inputs, why, is_drawn=True, of_few=uneven)
     return capture.field_of(FiniteBatchNorm(epsilon=epsilon, **told), x, x.layout, call, bound, of_few=few)
 
 
@@ -207,6 +212,19 @@ def _few_dimensions(capture: Capture, x: Field) -> int:
     kernel = capture.states.signal(x.node).kernel.centred().dense()
     spread = float(kernel.values.square().sum())
     count = float(kernel.diagonal.sum()) ** 2 / spread if spread > 0.0 else math.inf
+    return math.ceil(count) if count < FEW_DIMENSIONS else 0
+
+
+def _uneven_channels(capture: Capture, x: Field) -> int:
+    """In how few directions Gaussian channels would vary whose variances over the batch differ as those of a function
+    do: where examples are nearly one, a ReLU leaves most channels nothing to normalize. Zero for many."""
+    if x.function is None or x.slope is not None or x.layout.positions > MOST_DRAWN:
+        return 0
+    signal = capture.states.signal(x.base.node)
+    generator = torch.Generator().manual_seed(capture.graph.loss_seed)
+    rows = drawn_rows(root_of(signal.covariance.dense().values), CHANNELS_DRAWN, generator) + signal.mean[:, None]
+    found = x.apply(rows).var(0)
+    count = 2.0 * float(found.mean()) ** 2 / max(float(found.var()), 1e-300)
     return math.ceil(count) if count < FEW_DIMENSIONS else 0
 
 

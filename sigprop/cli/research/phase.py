@@ -119,6 +119,8 @@ def phase_command(
     if json:
         show(diagram.to_json())
         return
+    if not diagram.finite:
+        raise InputError(diagram.summary())
     show(diagram.summary())
     if figure is not None:
         show(f"figure: {figure}")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.errors import InputError, require
+from sigprop.errors import require
 from sigprop.results.files import Result
 
 AXES = ("sigma_w", "sigma_b", "residual")
@@ -62,15 +62,19 @@ class PhaseDiagram(Result):
         """Of numbers in the order [y, x]."""
         return cls(x[0], list(x[1]), y[0], list(y[1]), chi, standard_error, settings or {})
 
+    @property
+    def finite(self) -> list[float]:
+        """All values that are numbers, the smallest first."""
+        return sorted(value for row in self.chi for value in row if math.isfinite(value))
+
     def __str__(self) -> str:
         return self.summary()
 
     def summary(self) -> str:
         """The range of chi_J, the shares that are ordered, critical and chaotic, and the standard errors."""
-        everything = [value for row in self.chi for value in row]
-        values = sorted(value for value in everything if math.isfinite(value))
+        values = self.finite
         if not values:
-            raise InputError("the signal overflows at every point: take smaller sigma_w")
+            return "the signal overflows at every point: take smaller --sigma-w"
         ordered, chaotic = sum(value < 0.99 for value in values), sum(value > 1.01 for value in values)
         shares = [count / len(values) for count in (ordered, len(values) - ordered - chaotic, chaotic)]
         lines = [
@@ -85,6 +89,6 @@ class PhaseDiagram(Result):
             lines += (
                 [f"standard error: median {errors[len(errors) // 2]:.2%}, largest {errors[-1]:.2%}"] if errors else []
             )
-        if len(values) < len(everything):
-            lines.append(f"{len(everything) - len(values)} points without a value: the signal overflows there")
+        left = len(self.x) * len(self.y) - len(values)
+        lines += [f"{left} points without a value: the signal overflows there"] if left else []
         return "\n".join(lines)

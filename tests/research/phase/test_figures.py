@@ -26,3 +26,9 @@ def test_curves(tmp_path):
         DepthCurve("b", [1, 2, 3], [1, 2, 3], predicted=True),
     ]
     assert curves_figure([("x", curves), ("y", curves[:1])], tmp_path / "c.png").stat().st_size > 5000
+
+
+def test_a_diagram_says_what_it_shows_also_where_nothing_is_a_number():
+    assert "2 points without a value" not in diagram().summary()
+    assert "1 points without a value" in diagram().summary()
+    assert "overflows at every point" in repr(PhaseDiagram("sigma_w", [9.0], "sigma_b", [0.0], [[float("nan")]]))

@@ -86,3 +86,30 @@ def test_a_fourier_transform_is_marked():
     row = next(row for row in predict(build(Fourier), X).sites if row.name == "out")
     assert row.status == "assumed"
     assert "Fourier" in row.reason
+
+
+class Delayed(nn.Module):
+    """Tokens from a delay that is chosen for each sequence (Autoformer), with what an index over heads, tokens and
+    channels picks."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.table, self.value, self.out = nn.Embedding(10, width), nn.Linear(width, width), nn.Linear(width, width)
+        self.norm, self.delay = nn.LayerNorm(width), nn.Linear(width, 6)
+
+    def forward(self, ids):
+        x = self.table(ids)
+        value = self.value(x).unflatten(-1, (4, -1)).transpose(1, 2).flatten(0, 1)
+        heads, length, width = value.shape
+        best = self.delay(x).mean(1).topk(1, -1).indices[:, 0]
+        places = torch.arange(length).view(1, -1, 1) + best.view(-1, 1, 1).repeat(4, length, width)
+        seen = torch.gather(value.repeat(1, 2, 1), 1, places)
+        seen = seen.view(len(ids), 4, length, width).transpose(1, 2).flatten(2)
+        return self.norm(x + self.out(seen)).mean(1)
+
+
+def test_tokens_at_a_chosen_delay_are_tokens(agreement):
+    """They were channels, independent of each other: maps of them received a sixth."""
+    agreement(
+        Delayed, torch.arange(12).view(2, 6) % 10, "noise", seeds=48, skip=("delay", "delay.weight", "delay.bias")
+    )

@@ -385,6 +385,16 @@ def narrow(capture: Capture, call: Call, input: Field, dim: int, start: int, len
     return taken(capture, call, input, dim % len(input.shape), int(start), int(start) + length)
 
 
+def _chosen_entries(capture: Capture, call: Call, input: Field) -> Any:
+    """Entries where an index that is chosen says: their places have the roles of those they are taken from."""
+    shape = result_shape(call)
+    if len(shape) != len(input.shape):
+        return replayed(capture, call, "chosen entries")
+    old = zip(input.layout.dims, input.shape, shape, strict=True)
+    layout = arranged([dim if n == m else resized(dim, m) for dim, n, m in old], input.layout.order)
+    return capture.drawn_field(layout, call, call.records, "chosen entries")
+
+
 @rule("select")
 def select(capture: Capture, call: Call, input: Field, dim: int, index: int) -> Field:
     place = dim % len(input.shape)
@@ -421,7 +431,7 @@ def repeat(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) 
 def rearranged(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     chosen = any(isinstance(item, Field) for item in (*args, *kwargs.values()))
     if call.name in ("gather", "take_along_dim") and isinstance(input, Field) and chosen:
-        return replayed(capture, call, "chosen entries")
+        return _chosen_entries(capture, call, input)
     routing = routing_of((args, kwargs))
     args, kwargs = mapped((args, kwargs), capture.value_of)
     if not isinstance(input, Field):

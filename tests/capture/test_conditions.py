@@ -100,7 +100,7 @@ class Delayed(nn.Module):
     def forward(self, ids):
         x = self.table(ids)
         value = self.value(x).unflatten(-1, (4, -1)).transpose(1, 2).flatten(0, 1)
-        heads, length, width = value.shape
+        length, width = value.shape[1:]
         best = self.delay(x).mean(1).topk(1, -1).indices[:, 0]
         places = torch.arange(length).view(1, -1, 1) + best.view(-1, 1, 1).repeat(4, length, width)
         seen = torch.gather(value.repeat(1, 2, 1), 1, places)

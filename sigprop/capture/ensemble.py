@@ -336,8 +336,8 @@ def chosen_alike(target: Field, parts: dict[Field, list[Field]]) -> set[Field]:
     return {item for item, found in follows.items() if found and isinstance(item, Field) and item.is_source}
 
 
-LARGEST_SITE = 1024
-"""Positions of a tensor between others that are followed for its row alone."""
+LARGEST_SITE, LARGEST_FUNCTION = 1024, 4096
+"""Positions of a tensor between others, and of a function of one, that are followed for its row alone."""
 
 
 def sites_between(target: Field, parts: dict[Field, list[Field]]) -> list[Field]:
@@ -349,8 +349,18 @@ def sites_between(target: Field, parts: dict[Field, list[Field]]) -> list[Field]
 
 
 def followed(sites: Sequence[Field]) -> list[Field]:
-    """Sites that have rows: for their rows alone only small ones are followed."""
-    return [item for item in sites if item.layout.positions <= LARGEST_SITE or item.is_made]
+    """Sites that have rows: for their rows alone only small ones are followed, and functions of what is."""
+    return [item for item in sites if item.layout.positions <= LARGEST_SITE or item.is_made or _is_near(item)]
+
+
+def _is_near(item: Field) -> bool:
+    """Whether a site is a function, entry by entry, of Gaussian channels with a state."""
+    root = item.root
+    if root is None or item.function is None or item.statistic is not None or not root.is_made:
+        return False
+    if item.layout.positions > LARGEST_FUNCTION:
+        return False
+    return not (root.is_drawn or root.of_few or root.is_curved or root.beside is not None)
 
 
 def records_between(target: Field, parts: dict[Field, list[Field]]) -> set[Record]:

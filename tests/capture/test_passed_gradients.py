@@ -69,3 +69,16 @@ def test_a_site_that_a_function_is_a_function_of(agreement, function, also):
         lambda: Again(function, also), X, lambda out: F.cross_entropy(out, TARGET[:6]), seeds=48, skip=skip
     )
     assert found["active"].grad_variance > 0.0
+
+
+def test_a_function_of_many_positions_that_only_a_pool_reads(agreement):
+    """More positions than a site between may have: a function of what is followed anyway has its row."""
+
+    def make():
+        layers = [nn.Conv2d(3, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 48, 3, stride=2), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(48 * 9, 10))
+
+    images = torch.randn(4, 3, 17, 17, generator=torch.Generator().manual_seed(0))
+    found = agreement(make, images, lambda out: F.cross_entropy(out, torch.arange(4)), seeds=24, width=30)
+    assert found["1"].variance > 0.0
+    assert found["1"].grad_variance > 0.0

@@ -2,7 +2,7 @@
 
 Layers from the ground up; a file imports only from its own layer and those before, and a test holds it to that.
 
-1. Tensors: `layout`, `record`, `functions`.
+1. Tensors: `noise`, `layout`, `record`, `functions`.
    Of each traced tensor which axes are positions and which channels, and what made it.
 2. Random numbers: `ensemble`, `replay`, `replayed_heads`, `replayed_function`.
    Sampled from predicted states by replaying the model's functions, for ops that are evaluated so.

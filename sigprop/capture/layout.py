@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sigprop.capture.noise import NOISE, expected
+
 BATCH, TOKEN, CHANNEL, KEY = "batch", "token", "channel", "key"
 LARGEST = 8192  # positions of which all pairs are followed
 PAIRS = 1024  # pairs of tokens with channels of their own that are followed as positions: more take gigabytes
@@ -342,22 +344,18 @@ def concrete_rows(value: Tensor | float, layout: Layout) -> Tensor:
     return layout.to_rows(numbers)
 
 
-NOISE = "_sigprop_noise"
-"""Where standard normal numbers that the model samples know that others would do as well."""
-
-
 def concrete_kernel(value: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     """Second moments over pairs of positions, and the mean, averaged over channels; those that repeat one, as rotations
     do over heads, are that one. Of noise the expected ones."""
-    if getattr(value, NOISE, False):
-        entries = concrete_rows(torch.arange(value.numel()).reshape(value.shape), layout)[:, 0]
-        return (entries[:, None] == entries).double(), torch.zeros(layout.positions, dtype=torch.float64)
     shape = (1,) * (len(layout.dims) - value.dim()) + tuple(value.shape)
     dims = [
         () if n == 1 and not any(axis.is_position for axis in dim) else dim
         for n, dim in zip(shape, layout.dims, strict=True)
     ]
-    rows = concrete_rows(value, Layout(tuple(dims), layout.order))
+    own = Layout(tuple(dims), layout.order)
+    if (way := getattr(value, NOISE, None)) is not None:
+        return expected(way, lambda numbers: concrete_rows(numbers, own))
+    rows = concrete_rows(value, own)
     return rows @ rows.T / rows.shape[1], rows.mean(1)
 
 

@@ -22,7 +22,8 @@ from torch.utils.hooks import RemovableHandle
 
 from sigprop.capture.capture import RULES, Capture, Rule
 from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, SAME, VALUES, VIEWS
-from sigprop.capture.layout import NOISE, Misaligned, as_constant
+from sigprop.capture.layout import Misaligned
+from sigprop.capture.noise import MAKERS, NOISE, remember_noise
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
 from sigprop.capture.rules.joining import remember, written_through
 from sigprop.capture.rules.operands import how_chosen, remember_choice, remember_routing, routing_of, rows_picked
@@ -88,10 +89,8 @@ class CaptureMode(Mode):
         routing = routing_of((args, kwargs))
         if routing is None:
             made = func(*args, **kwargs)
-            if kwargs.get("generator") is None and _is_noise(getattr(func, "__name__", ""), args):
-                setattr(made, NOISE, True)
-            elif getattr(made, NOISE, False) and _writes(func, args, kwargs):
-                setattr(made, NOISE, False)
+            if name in MAKERS or any(getattr(item, NOISE, None) is not None for item in args):
+                remember_noise(made, func, name, args, kwargs)
             return made
         given, named = mapped((args, kwargs), how_chosen)
         if isinstance(given[0], Tensor):
@@ -304,13 +303,6 @@ def _kind_of(item: Any) -> Any:
     if not isinstance(item, (Record, Tensor)):
         return repr(item)
     return (tuple(item.shape), item.dtype) if item.dtype.is_floating_point else object()
-
-
-def _is_noise(name: str, args: tuple) -> bool:
-    """Whether a call without a generator makes standard normal numbers: who gives one means these."""
-    given = args[1:] if name.endswith("_") else args
-    plain = name in ("randn", "randn_like") or (name == "normal_" and not given)
-    return plain or (name in ("normal", "normal_") and [as_constant(item, None) for item in given[:2]] == [0.0, 1.0])
 
 
 def _writes(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.ensemble import Ensemble, Joint
-from sigprop.capture.layout import NOISE, Axis, Layout
+from sigprop.capture.layout import Axis, Layout
+from sigprop.capture.noise import NOISE, Samples
 from sigprop.capture.record import Call, Field, Record, Weight, no_rule
 from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
@@ -64,7 +65,7 @@ class Replay:
         self.through = through
         self._together: Tensor | None = None
         self.values: dict[Record, Any] = {}
-        self._noise: dict[int, Tensor] = {}
+        self._noise: Samples | None = None
         self.weights: dict[Weight, Tensor] = {}
 
     def __call__(self, record: Record) -> Tensor:
@@ -126,12 +127,11 @@ class Replay:
             return mapped(item, self._filled)
         if isinstance(item, Record):
             return self.values[item]
-        return self._sampled(item) if getattr(item, NOISE, False) else item
-
-    def _sampled(self, noise: Tensor) -> Tensor:
-        if id(noise) not in self._noise:
-            self._noise[id(noise)] = torch.randn(noise.shape, generator=self.generator, dtype=noise.dtype)
-        return self._noise[id(noise)]
+        way = getattr(item, NOISE, None)
+        if way is None:
+            return item
+        self._noise = self._noise or Samples(self.generator)
+        return self._noise.of(way)
 
     def _draw(self, item: Field) -> Tensor:
         """Gaussian numbers of the field's shape with its token kernel and mean, channels independent."""

@@ -361,12 +361,16 @@ class Noisy(nn.Module):
             made = mean + std * torch.randn_like(mean)
         elif self.way == "rsample":
             made = torch.distributions.Normal(mean, std).rsample()
+        elif self.way == "dropped path":
+            made = mean.div(0.6) * (0.6 + torch.rand(len(x), 1)).floor_()
+        elif self.way == "mask":
+            made = mean * mean.new_empty(len(x), 1).bernoulli_(0.6).div_(0.6)
         else:
             made = torch.tanh(mean) * torch.normal(torch.zeros(len(x), 3), torch.ones(len(x), 3))
         return self.out(made)
 
 
-@pytest.mark.parametrize("way", ["like", "rsample", "normal"])
+@pytest.mark.parametrize("way", ["like", "rsample", "normal", "dropped path", "mask"])
 def test_noise_that_a_model_samples_is_that_of_any_pass(way):
     def energies(seed):
         rows = predict(build(lambda: Noisy(way)), ROWS, loss="noise", seed=seed)

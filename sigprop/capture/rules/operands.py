@@ -13,7 +13,6 @@ from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.layout import (
     BATCH,
     CHANNEL,
-    NOISE,
     TOKEN,
     Dim,
     Layout,
@@ -23,6 +22,7 @@ from sigprop.capture.layout import (
     of_roles,
     positions_of,
 )
+from sigprop.capture.noise import NOISE
 from sigprop.capture.record import Call, Field, Record, Weight, leaves, mapped
 from sigprop.errors import InputError
 from sigprop.graph.graph import Node
@@ -113,7 +113,7 @@ def _of_parts(capture: Capture, weight: Weight) -> Field:
 def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None) -> Field:
     """Real numbers (pixels, features) as a tensor of the network."""
     layout = leading_positions(value.shape) if layout is None else layout
-    if getattr(value, NOISE, False):
+    if getattr(value, NOISE, None) is not None:
         kernel, mean = concrete_kernel(value, layout)
         noise = GivenSignal(Signal(Dense(kernel), mean, layout.channels))
         return Field(layout, lambda _: capture.apply(noise))

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.layout import NOISE, Layout, arranged, resized
+from sigprop.capture.layout import Layout, arranged, resized
+from sigprop.capture.noise import MAKERS, remember_noise
 from sigprop.capture.record import Call, Field, mapped, on_meta
 from sigprop.capture.rules.operands import drawn_result, remember_choice
 from sigprop.capture.rules.replayed import kept, replayed
@@ -80,8 +81,8 @@ def made_alike(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: A
     model = torch.empty((), dtype=input.dtype).expand(input.shape)
     args, kwargs = mapped((args, kwargs), capture.value_of)
     made = call.function(model, *args, **kwargs)
-    if call.name == "randn_like" and kwargs.get("generator") is None:
-        setattr(made, NOISE, True)
+    if call.name in MAKERS:
+        remember_noise(made, call.function, call.name, (), kwargs)
     return made
 
 

@@ -114,7 +114,7 @@ class DrawnGradient:
     - where its sum over positions is zero, as below BatchNorm, that of every draw is.
 
     `signal` gives the kernel and the mean of `y` where it is needed; `along_signal` is the share of the energy that is
-    along it.
+    along it, all of it where the mean is left out.
     """
 
     def __init__(self, gradient: Gradient, signal: Callable[[], tuple[Tensor, Tensor]]):
@@ -132,8 +132,8 @@ class DrawnGradient:
                 along = applied(slope, applied(slope, own - mean[:, None] * mean).T)
                 self._mean = mean.to(DTYPE)[:, None]
             share = float(along.diagonal().mean())
-            if share > SMALL:
-                self.along_signal = share
+            if share > SMALL or self._mean is not None:
+                self.along_signal = share if self._mean is None else 1.0
                 self._slope, kernel = slope.to(DTYPE), kernel - along
         if self._slope is None and len(through) == 1 and through[0].share == 1.0 and self.level > 0.0:
             self._function, kernel = through[0].function, through[0].kernel.values / self.level

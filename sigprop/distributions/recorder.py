@@ -24,6 +24,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from sigprop.compat import correct_fan
 from sigprop.distributions.distribution import LARGE, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
 from sigprop.distributions.independence import Known, measured_distribution
+from sigprop.errors import UnsupportedError
 from sigprop.isolation import Mode
 
 _MAKERS = frozenset(
@@ -107,6 +108,8 @@ class DrawRecorder(Mode):
         self.keep(tensor, numbers.detach() if entries is None else entries, None if entries is None else numbers)
 
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+        if torch.jit.is_tracing():  # torch would crash; the caller builds with real weights then
+            raise UnsupportedError("a constructor that calls torch.jit.trace cannot be built without weights")
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
         if name in ("__get__", "__set__"):

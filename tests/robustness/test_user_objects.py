@@ -212,6 +212,14 @@ class Scripted(nn.Module):
         return self.head(self.part(x))
 
 
+class Traced(Scripted):
+    """`torch.jit.trace` in a constructor crashed the process where weights were not real."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = torch.jit.trace(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.ones(4, 8))
+
+
 class OfWholeNumbers(nn.Module):
     def __init__(self):
         super().__init__()
@@ -224,13 +232,13 @@ class OfWholeNumbers(nn.Module):
 
 
 @pytest.mark.filterwarnings("error::sigprop.errors.FaultWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("build", [Scripted, OfWholeNumbers])
+@pytest.mark.parametrize("build", [Scripted, Traced, OfWholeNumbers])
 def test_modules_and_parameters_that_torch_treats_otherwise(build):
     """TorchScript takes no hooks and hides what it computes; whole numbers have no gradient and no distribution."""
     model, x = build(), torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
     sp.predict(build, x)
     sp.check(model, x)
-    if build is Scripted:
+    if build is not OfWholeNumbers:
         with pytest.raises(SigpropError, match="part is TorchScript"):
             sp.plan(model, "xavier", batch=x)
     else:

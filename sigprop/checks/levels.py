@@ -53,7 +53,20 @@ class _Levelled(TorchFunctionMode):
             bare = output
             if func in LAYERS:  # its bias is left as it is
                 bare = func(*args[:2], None, *args[3:], **{key: item for key, item in kwargs.items() if key != "bias"})
-            size = float(bare.double().square().mean()) ** 0.5
-            off = 0.0 < size < math.inf and not 1 / limit("level") <= size <= limit("level")
+            size, entering = (
+                _size(bare),
+                max((_size(item) for item in given[:2] if item not in self._made), default=1.0),
+            )
+            off = _is_off(size) and _is_off(
+                size / (entering or 1.0)
+            )  # else what it reads is, and no matrix is to blame
             output = bare * self.factors.setdefault(name, 1 / size if off else 1.0) + (output - bare)
         return output
+
+
+def _size(item: Tensor) -> float:
+    return float(item.double().square().mean()) ** 0.5
+
+
+def _is_off(size: float) -> bool:
+    return 0.0 < size < math.inf and not 1 / limit("level") <= size <= limit("level")

@@ -164,8 +164,8 @@ def _fixed_shares(found: Calls, other: Calls) -> dict[str, float]:
 
 
 def another(batch: Any) -> Any:
-    """Numbers in another order and (where some are negative) with other signs, token ids half of their range on;
-    masks and labels are kept."""
+    """Numbers in another order and with other signs (mirrored, where none is negative), token ids half of their range
+    on; masks and labels are kept."""
     if isinstance(batch, Mapping):
         return {key: item if is_kept(key) else another(item) for key, item in batch.items()}
     if isinstance(batch, (tuple, list)):
@@ -182,7 +182,8 @@ def other_values(item: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     order = torch.randperm(item.numel(), generator=generator).to(item.device)
     signs = torch.randint(2, item.shape, generator=generator).to(item) * 2 - 1
-    return item.flatten()[order].view_as(item) * (signs if bool((item < 0).any()) else 1)
+    mixed = item.flatten()[order].view_as(item)
+    return mixed * signs if bool((item < 0).any()) else item.min() + item.max() - mixed
 
 
 def _same(left: Any, right: Any) -> bool:

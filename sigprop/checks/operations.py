@@ -84,10 +84,12 @@ class CallWatch(TorchFunctionMode):
         if func in PRODUCTS and given and given[0] in self._across:
             self.found.across.append(self._across[given[0]])
         made = [self._made[id(item)][1] for item in given if id(item) in self._made]
-        product = func in PRODUCTS or func is F.embedding
+        of_batch = any(self._known.get(id(item), (None, False))[1] for item in given)
+        product = func in PRODUCTS or func is F.embedding or (of_batch and len(given) > 1)
         source: MadeBy | None = None
         if (
             given
+            and not of_batch
             and func not in (F.embedding, *LAYERS)
             and len(made) == sum(id(item) not in self._known for item in given) > 0
         ):

@@ -71,7 +71,7 @@ class Wired:
     `plain`: activations that leave negative numbers as they are, by place. `drowned`: where parts are concatenated or
     spread over one another: makers of the smaller and the larger one, and how many times larger it is. `moving`: losses
     whose targets have a gradient, as their outputs do, by place. `flat`: where derivatives
-    are taken that are zero everywhere. `silent`: places that compute with parameters and
+    are taken that are zero, `ungraded`: that have no graph. `silent`: places that compute with parameters and
     without gradients. `fast`: where even the slowest sine turns more than half between neighbours, and how much.
     `summed`: where a sum over many numbers joins a mean: both values, how many numbers. `reused`: modules that stand at
     several places of a list, one visit reading what another made."""
@@ -89,6 +89,7 @@ class Wired:
     signed: dict[str, float] = field(default_factory=dict)
     moving: dict[str, str] = field(default_factory=dict)
     flat: list[str] = field(default_factory=list)
+    ungraded: list[str] = field(default_factory=list)
     silent: dict[str, str] = field(default_factory=dict)
     fast: dict[str, float] = field(default_factory=dict)
     summed: dict[str, tuple[float, float, int]] = field(default_factory=dict)
@@ -290,6 +291,9 @@ class WireWatch(TorchFunctionMode):
             self.found.moving[site] = name
         if func is torch.autograd.grad and all(not bool(item.any()) for _, item in tensors_in(output)):
             self.found.flat.append(site)
+        cut = func is torch.autograd.grad and self.model.training and torch.is_grad_enabled()
+        if cut and not any(item.requires_grad for _, item in tensors_in(output)):
+            self.found.ungraded.append(site)
         learned = any(isinstance(item, nn.Parameter) for item in given)
         maker = site if learned else next((self._makers[item] for item in given if item in self._makers), "")
         trained = any(

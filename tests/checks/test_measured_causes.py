@@ -300,3 +300,38 @@ def test_a_model_that_differentiates_in_its_forward_is_checked_and_a_zero_deriva
 def test_an_input_that_is_next_to_nothing_is_told():
     assert "Biases and all that is added drown it" in made(lambda h, e: h.relu(), 1e-6 * X)["input_scale"].cause
     assert "input_scale" not in made(lambda h, e: h.relu(), 1e-2 * X)
+
+
+def test_a_derivative_without_a_graph_is_told():
+    class Penalized(nn.Module):
+        def __init__(self, graph):
+            super().__init__()
+            self.critic, self.graph = nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1)), graph
+
+        def forward(self, x):
+            x = x.detach().requires_grad_()
+            slope = torch.autograd.grad(self.critic(x).sum(), x, create_graph=self.graph)[0]
+            return self.critic(x).mean() + (slope.norm(dim=1) - 1).square().mean()
+
+    torch.manual_seed(0)
+    assert "create_graph" in answered(Penalized(False), X)["flat_derivative"].prescription.text
+    assert "flat_derivative" not in answered(Penalized(True), X)
+
+
+def test_a_batch_that_a_raw_matrix_multiplies_makes_a_signal():
+    class Raw(nn.Module):
+        def __init__(self, std):
+            super().__init__()
+            self.weight = nn.Parameter(std * torch.randn(16, 16))
+
+        def forward(self, x):
+            return (x @ self.weight - X).abs().mean()
+
+    torch.manual_seed(0)
+    assert "starts at" in answered(Raw(40.0), X)["initial_loss"].title
+    assert not answered(Raw(0.25), X)
+
+
+def test_what_is_large_itself_is_not_laid_to_the_matrix_that_reads_it():
+    torch.manual_seed(0)
+    assert set(levels(nn.Linear(16, 16), 1e4 * X).values()) == {1.0}

@@ -83,10 +83,11 @@ def steps_grow(subject: Subject) -> Iterator[Finding]:
         yield told(
             "problem" if size > limit("stream_growth_problem") else "warning",
             f"what `{function}` in {site} makes grows at each of {count} steps, by {size:.3g} in variance in all",
-            f"Each step multiplies the state by {rate**0.5:.3g}: the recurrence is unstable and explodes with the "
-            "length, forward and backward.",
-            "keep the factor of a step at one or below: exp(dt * A) in place of 1 + dt * A, a smaller step or scale, a "
-            "recurrent matrix of spectral radius one (orthogonal_), a mean in place of a sum, or a norm",
+            f"Each multiplies what comes to it by {rate**0.5:.3g}: the recurrence (an unrolled loop, a stack) is "
+            "unstable and explodes with the number of steps, forward and backward.",
+            "keep the factor of a step at one or below: exp(dt * A) in place of 1 + dt * A, a smaller step, a branch "
+            "times 1 / sqrt(steps), a recurrent matrix of spectral radius one (orthogonal_), a mean in place of a sum, "
+            "or a norm",
             [site],
             datum=Datum("variance of the last step over that of the first", size, "measured", expected=1.0),
         )

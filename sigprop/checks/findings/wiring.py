@@ -63,7 +63,7 @@ def missing_skip(subject: Subject) -> Iterator[Finding]:
         )
 
 
-@check("flat_derivative", "influence", "derivatives taken in the forward pass that are zero everywhere")
+@check("flat_derivative", "influence", "derivatives taken in the forward pass that are zero, or have no graph")
 def flat_derivative(subject: Subject) -> Iterator[Finding]:
     for site in subject.wiring.flat[:1]:
         yield told(
@@ -73,6 +73,16 @@ def flat_derivative(subject: Subject) -> Iterator[Finding]:
             "term that it makes has no gradient and is not learned.",
             "use a smooth activation (tanh, sin, SiLU, softplus), or look at what the derivative is taken of",
             subject.wiring.flat,
+        )
+
+    for site in subject.wiring.ungraded[:1]:
+        yield told(
+            "warning",
+            f"a derivative that {site} takes (torch.autograd.grad) has no gradient of its own",
+            "It is computed without `create_graph`, so that it is a plain number: a penalty or force made of it "
+            "moves no parameter.",
+            "torch.autograd.grad(..., create_graph=True) in training",
+            subject.wiring.ungraded,
         )
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.batches import tensors_in
-from sigprop.capture.ensemble import joined, tied
+from sigprop.capture.ensemble import are_uses_unknown, joined, tied
 from sigprop.capture.layout import LARGEST, Layout
 from sigprop.capture.record import Call, Field, Record, Weight, fields_made, united
 from sigprop.capture.replay import Replay
@@ -240,7 +240,7 @@ class Capture(ModuleSites):
         for together in groups[:1]:
             op, inputs = joined(self.states, list(dict.fromkeys(item.node for item in together)))
             draws.join(together, self.apply(op, *inputs), self.states)
-        doubts = (IN_STEP,) if len(groups) > 1 else ()
+        doubts = (IN_STEP,) if len(groups) > 1 or are_uses_unknown(self.states, draws.parts) else ()
         node = self.apply(Sampled(draws, reason, draws.reaches), *draws.nodes, doubts=doubts)
         self.drawn.append(draws)
         return node

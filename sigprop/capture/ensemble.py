@@ -90,6 +90,35 @@ def _have_in_common(states: Evaluation, first: Node, second: Node) -> bool:
     return found is not None and bool(found.any())
 
 
+def are_uses_unknown(states: Evaluation, sources: dict[Field, list[Field]]) -> bool:
+    """Whether two sources are made with one weight of different inputs, and what they have in common is not known.
+
+    Not asked where the input of one is made of that of the other, as in steps of a recurrence.
+    """
+    whole = list(dict.fromkeys(item.node for item, drawn in sources.items() if drawn == [item]))
+    pairs = ((one, other) for place, other in enumerate(whole) for one in whole[:place])
+    return any(
+        states.weights_behind.in_common(*pair)
+        and states.visits.of(*pair) is None
+        and not _follows(*pair)
+        and not _follows(*reversed(pair))
+        for pair in pairs
+    )
+
+
+def _follows(node: Node, other: Node) -> bool:
+    """Whether one tensor is made of what the other is made of directly."""
+    stack, seen = [node], set()
+    while stack:
+        current = stack.pop()
+        if current in other.inputs:
+            return True
+        if current not in seen:
+            seen.add(current)
+            stack.extend(current.inputs)
+    return False
+
+
 def joint_of(states: Evaluation, sources: list[Field], node: Node) -> Joint:
     """Sources that stand one after another in a node."""
     starts, size = {}, 0

@@ -13,12 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import APART, Ensemble, Joint, joined, joint_of, parts_of_sources, sites_between, tied
+from sigprop.capture.ensemble import (
+    APART,
+    Ensemble,
+    Joint,
+    are_uses_unknown,
+    joined,
+    joint_of,
+    parts_of_sources,
+    sites_between,
+    tied,
+)
 from sigprop.capture.record import Field, Weight
 from sigprop.capture.replay import Replay
 from sigprop.errors import InputError, NoRule, TooLarge, UnsupportedError
 from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.graph.graph import Node
+from sigprop.graph.shared_parts import IN_STEP
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of
 from sigprop.theory.ops.linear import Linear
@@ -66,7 +77,8 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
         found.add(replay, value)
     if not math.isfinite(found.error):
         raise UnsupportedError("the loss, or its gradient, is not finite on outputs sampled from their predicted state")
-    return found.start()
+    made = found.start()
+    return made.note(Status.ASSUMED, IN_STEP) if joint is None and are_uses_unknown(states, parts) else made
 
 
 def _drawn_together(states: Evaluation, parts: dict[Field, list[Field]]) -> Joint | None:

@@ -26,6 +26,7 @@ from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.drawing import root_of
 from sigprop.theory.ops.attention import DrawnAttention
 from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.batch_norm import BatchNorm
 from sigprop.theory.ops.cat import CatPositions
 from sigprop.theory.ops.layer_norm import Norm
 from sigprop.theory.ops.residual import VisitedResidual
@@ -119,6 +120,8 @@ class Visits(Pairs):
             return list(zip(first.inputs, second.inputs, strict=True)), lambda *_: self._of_visits(first, second)
         if drawn := self.drawn_alike(first, second):
             return drawn, lambda *_: self._of_draws(first, second, drawn)
+        if self._are_one_norm(first, second):
+            return [(first.inputs[0], second.inputs[0])], lambda found: self._of_batches(first, second, found)
         for node, other in ((first, second), (second, first)):
             if self.is_fixed(node):
                 return self._through(node, other, node is second)
@@ -190,6 +193,19 @@ class Visits(Pairs):
     def _of_visits(self, first: Node, second: Node) -> Tensor | None:
         inputs, count = self.inputs(first, second), self.states.positions(first)
         return None if inputs is None else self.states.unbound(first).forward(*inputs).covariance.values[:count, count:]
+
+    def _are_one_norm(self, first: Node, second: Node) -> bool:
+        """Whether one BatchNorm made both, each with the statistics of its own batch."""
+        one, other = (self.states.unbound(node) for node in (first, second))
+        keys = first.weights.keys() == second.weights.keys()
+        same = isinstance(one, BatchNorm) and isinstance(other, BatchNorm) and keys
+        return same and all(same_weight(weight, second.weights[key][0]) for key, (weight, _) in first.weights.items())
+
+    def _of_batches(self, first: Node, second: Node, found: Tensor) -> Tensor:
+        """Centred and scaled at both ends, as a large batch is."""
+        one, other = (self.states.op(node).level(self.states.signal(node.inputs[0])) for node in (first, second))
+        centred = found - found.mean(0) - found.mean(1, keepdim=True) + found.mean()
+        return centred * (self.states.op(first).gain_second_moment / (one * other) ** 0.5)
 
     def _of_draws(self, first: Node, second: Node, drawn: list[Pair]) -> Tensor | None:
         roots, one, other = self.roots(drawn), self.states.op(first), self.states.op(second)

@@ -62,6 +62,10 @@ class BatchNorm(Norm):
         centred = x.kernel.centred()
         return centred, centred.level + self.epsilon
 
+    def level(self, x: Signal) -> Tensor:
+        """What the squares of a channel are divided by."""
+        return self._level(x)[1]
+
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         centred, level = self._level(x)

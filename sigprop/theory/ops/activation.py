@@ -146,7 +146,8 @@ class Activation(Op):
         slope, rest = gradient.along_signal.slope, gradient.along_signal.rest
         free, passed = gradient.kernel, kernel
         if isinstance(slope, Tensor):  # what is along the signal is no gradient independent of it
-            along = diagonal(slope)[:, None] * output.kernel.values * diagonal(slope)
+            own = diagonal(slope)
+            along = own[:, None] * output.kernel.values * own
             free, passed = free.like(free.values - along), passed.like(passed.values - along * slopes)
         through = ThroughActivation((ActivationGradient(free, passed, self.function, kurtosis=self._kurtosis()),))
         made = Activation.carries.gradient(

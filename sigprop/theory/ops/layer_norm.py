@@ -89,8 +89,10 @@ class Norm(Op):
         return kernel.like(kernel.values - one - one.T + removed[:, None] * output.values * removed), below
 
     def _gain_and_bias(self, gradient: Gradient, x: Signal, unit: Kernel, mean: Tensor) -> list[ParameterState]:
-        gain = torch.as_tensor(self.gain_second_moment, dtype=torch.float64).clamp_min(1e-300)
-        level = gradient.kernel.contract(unit) + aligned_gain(gradient, unit.scale(gain)) / gain
+        level = gradient.kernel.contract(unit)
+        if isinstance(gradient.along_signal.slope, Tensor):
+            gain = torch.as_tensor(self.gain_second_moment, dtype=torch.float64).clamp_min(1e-300)
+            level = level + aligned_gain(gradient, unit.scale(gain)) / gain
         level = level + activation_gain(self._unbiased(gradient), unit, mean, self.gain_second_moment)
         return [
             ParameterState("weight", (x.width,), "norm gain", 0.0, torch.as_tensor(level)),

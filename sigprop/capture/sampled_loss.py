@@ -39,6 +39,8 @@ ERROR = 0.015
 """Relative standard error of the gradient's energy at which drawing ends."""
 FEWEST, MOST = 32, 768
 """Draws."""
+FEW_MAKE = 0.05
+"""Relative standard error at a site on the way, as a sigmoid of large logits, from which on its row is a guess."""
 ENTRIES = 1 << 26
 """Entries drawn at most, as long as there are a few draws."""
 FEW = 4
@@ -140,6 +142,7 @@ class AveragedGradients:
         nodes = dict.fromkeys(self._node(source) for source in parts)
         self.sources = {node: Arrived(states.signal(node)) for node in nodes}
         self.sites: dict[Field, Tensor | float] = dict.fromkeys(sites, 0.0)
+        self._at_sites: dict[Field, list[float]] = {site: [] for site in sites}
         self.weights: dict[Weight, float] = {}
 
     def _node(self, source: Field) -> Node:
@@ -149,7 +152,9 @@ class AveragedGradients:
     def add(self, replay: Replay, loss: Tensor) -> None:
         gradients, passed, weights = replay.arrivals(loss.sum(), self.parts, self.sites)
         for site, value in passed.items():
-            self.sites[site] = self.sites[site] + kernel_of(site.layout.to_rows(value.double()))
+            kernel = kernel_of(site.layout.to_rows(value.double()))
+            self.sites[site] = self.sites[site] + kernel
+            self._at_sites[site].append(float(kernel.diagonal().sum()))
         energy, whole = 0.0, 0.0
         for node, pairs in self._rows(replay, gradients).items():
             kernel = self.sources[node].add(pairs)
@@ -194,12 +199,16 @@ class AveragedGradients:
             if isinstance(arrived.kernel, Tensor)
         ]
         passed = {
-            site: Gradient(Dense(kernel / self.draws), evidence=evidence)
+            site: Gradient(Dense(kernel / self.draws), evidence=evidence.join(self._told(site)))
             for site, kernel in self.sites.items()
             if isinstance(kernel, Tensor)
         }
         weights = {weight: total / self.draws for weight, total in self.weights.items()}
         return Start(seeds, weights, passed, evidence, [] if self.joint is None else [self.joint.node])
+
+    def _told(self, site: Field) -> Evidence:
+        few = relative_error(self._at_sites[site]) > FEW_MAKE
+        return Evidence(Status.ASSUMED, "a few outputs make most of this gradient") if few else Evidence()
 
 
 Rows = tuple[Tensor, Tensor]

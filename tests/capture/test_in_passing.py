@@ -73,3 +73,20 @@ def test_classes_that_are_not_alike():
     row = predict(OnePairAndAQueue, x, loss=loss, verify=0)["(output)"]
     mean, error = witnessed(OnePairAndAQueue, x, loss, 24)["(output)"]["grad_variance"]
     assert abs(row.grad_variance - mean) < 4 * error + row.stated_errors["grad_variance"] * mean
+
+
+@pytest.mark.parametrize(("std", "status"), [(0.2, "sampled"), (6.0, "assumed")])
+def test_probabilities_near_zero_and_one(std, status):
+    """`1 / (p (1 - p))` of a few logits is all of the gradient at a sigmoid."""
+
+    def make():
+        model = nn.Sequential(nn.Linear(24, 1), nn.Sigmoid())
+        nn.init.normal_(model[0].weight, std=std / 24**0.5)
+        return model
+
+    def loss(output):
+        return F.binary_cross_entropy(output[:, 0], (torch.arange(16) % 3 == 0).float())
+
+    x = torch.randn(16, 24, generator=torch.Generator().manual_seed(0))
+    profile = predict(make, x, loss=loss, verify=0)
+    assert (profile["(output)"].status, profile["0"].status) == (status, "sampled")

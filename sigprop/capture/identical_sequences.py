@@ -43,7 +43,7 @@ def alike_sequences(model: nn.Module, batch: Any) -> int:
     """How many sequences a batch of token ids has, if they are alike and do not meet; else 0."""
     tensors = [item for item in _items(batch) if isinstance(item, Tensor)]
     others = [item for item in _items(batch) if not isinstance(item, (Tensor, bool, int, float, str, type(None)))]
-    ids = [item for item in tensors if item.dim() == 2 and not item.is_floating_point()]
+    ids = [item for item in tensors if item.dim() == 2 and not (item.is_floating_point() or item.is_complex())]
     if not ids or others or any(item.dim() < 2 or item.shape[0] != ids[0].shape[0] for item in tensors):
         return 0
     if any(_uneven(item) or _repeats_differ(item) for item in ids):

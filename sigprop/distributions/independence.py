@@ -228,7 +228,7 @@ def refined(recorded: dict[str, Known], parameters: dict[str, Tensor], factory: 
 
 def _known(recorded: Known, one: Tensor, other: Tensor) -> Known:
     """What two draws say of a parameter; the recorded distribution where they agree with it, since it is exact."""
-    if not one.is_floating_point():
+    if not (one.is_floating_point() and one.numel()):
         return recorded
     if torch.equal(one, other):
         return one.clone() if bool((one != one.flatten()[:1]).any()) else Distribution.constant(float(one.flatten()[0]))

@@ -231,6 +231,34 @@ class OfWholeNumbers(nn.Module):
         return self.layer(x) * self.kept * self.times
 
 
+class WithoutEntries(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.more = nn.Linear(8, 8), nn.Parameter(torch.zeros(0, 8))
+
+    def forward(self, x):
+        return torch.cat([self.layer(x), self.more])
+
+
+class OfComplexNumbers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.head = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64)), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head((x @ self.weight).abs())
+
+
+@pytest.mark.filterwarnings("error::sigprop.errors.FaultWarning")
+@pytest.mark.parametrize(("build", "dtype"), [(WithoutEntries, torch.float32), (OfComplexNumbers, torch.complex64)])
+def test_parameters_and_inputs_of_odd_kinds(build, dtype):
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    rows = {row.name: row for row in sp.predict(build, x).sites}
+    assert rows["(output)"].variance > 0
+    if dtype == torch.float32:
+        sp.check(build(), x)
+
+
 @pytest.mark.filterwarnings("error::sigprop.errors.FaultWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("build", [Scripted, Traced, OfWholeNumbers])
 def test_modules_and_parameters_that_torch_treats_otherwise(build):

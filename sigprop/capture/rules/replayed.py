@@ -127,7 +127,8 @@ def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
 
 def _ends_in_channels(layout: Layout) -> bool:
     """Where two tensors of one shape see its dimensions otherwise, modules that map and norm the last one are right."""
-    return bool(layout.dims) and not any(axis.is_position for axis in layout.dims[-1])
+    last = layout.dims[-1] if layout.dims else ()
+    return not last or not all(axis.is_position for axis in last)
 
 
 def _extended(shape: tuple[int, ...], fields: list[Field]) -> Layout | None:

@@ -263,7 +263,7 @@ def test_a_recurrence_that_theory_would_draw_again_at_every_step_is_run(monkeypa
     """Thirty steps took a hundred seconds by theory; running the model takes a hundredth of one."""
     monkeypatch.setattr(prediction, "REPLAYED", 10_000)
     found = sp.predict(ManySteps, torch.randn(4, 8), loss="noise")
-    assert "draws all steps before" in found.meta["theory"]
+    assert "samples all steps before" in found.meta["theory"]
     assert all(row.status in ("simulated", "assumed") for row in found.sites)
 
 

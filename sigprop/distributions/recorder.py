@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from sigprop.compat import correct_fan
+from sigprop.compat import correct_fan, viewed_tensor
 from sigprop.distributions.distribution import LARGE, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
 from sigprop.distributions.independence import Known, measured_distribution
 from sigprop.errors import UnsupportedError
@@ -141,7 +141,10 @@ class DrawRecorder(Mode):
     ) -> None:
         """Random numbers that a parameter may be made of: their distribution, until something else is done to them."""
         if isinstance(target, Tensor) and (writes or name == "__setitem__"):
-            known, whole = self._known.pop(_key(target), NOTHING), target._base is None and target.numel() <= LARGE
+            known, whole = (
+                self._known.pop(_key(target), NOTHING),
+                viewed_tensor(target) is None and target.numel() <= LARGE,
+            )
             entries = _filled(name, args, kwargs) if whole else None
             if entries is None and whole and known.distribution is not None and name.strip("_") in _SMOOTH:
                 entries = _with_numbers(known.distribution, func, args, kwargs)
@@ -238,7 +241,7 @@ class DrawRecorder(Mode):
             if isinstance(source, Tensor) and not source.is_meta:
                 entries = self.known(source).entries if source.shape == target.shape else None
                 return self._write(target, source.detach().expand(target.shape).clone() if entries is None else entries)
-            if isinstance(source, Tensor) and target._base is None and source.shape == target.shape:
+            if isinstance(source, Tensor) and viewed_tensor(target) is None and source.shape == target.shape:
                 entries = self.known(source).entries
                 if entries is not None:
                     return self.keep(target, entries, copied=source)

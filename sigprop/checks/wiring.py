@@ -34,20 +34,8 @@ LOSSES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.cross_entropy
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 CARRIES = (*RESHAPES, F.dropout, torch.dropout, Tensor.flatten, Tensor.contiguous, Tensor.unsqueeze, Tensor.squeeze)
 """Functions behind which a linear map is linear still, entry by entry."""
-ACTIVATIONS = (
-    "relu",
-    "leaky_relu",
-    "prelu",
-    "elu",
-    "celu",
-    "selu",
-    "gelu",
-    "silu",
-    "hardtanh",
-    "tanh",
-    "softplus",
-    "rrelu",
-)
+PIECEWISE = ("leaky_relu", "prelu", "rrelu", "hardtanh")
+"""Activations of straight pieces: numbers that they give back show their slope. Smooth ones give back what is tiny."""
 LOW = (torch.float16, torch.bfloat16)
 QUARTER_TURN = math.pi / 2
 SUMMED = 64
@@ -350,8 +338,8 @@ class WireWatch(TorchFunctionMode):
             self.found.turned.append((site, tuple(given[0].shape), tuple(output.shape)))
         if output.dtype in LOW and output.dim() and output not in self._makers and _merges(name, given, output):
             self.found.rounded.setdefault(site, output.dtype)
-        acts = name.strip("_") in ACTIVATIONS and given[0] is not output
-        if acts and bool((given[0] < 0).any()) and torch.equal(given[0], output):
+        bends = name.strip("_") in PIECEWISE and given[0] is not output
+        if bends and bool((given[0] < 0).any()) and torch.equal(given[0], output):
             self.found.plain[site] = name
         spread = name.strip("_") in ("add", "radd") and len(given) == 2 and given[0].shape != given[1].shape
         if spread or func in (torch.cat, torch.concat):
@@ -378,7 +366,7 @@ class WireWatch(TorchFunctionMode):
             self._sums[output] = given[0].numel()
         elif name in ("add", "radd", "sub", "rsub") and len(given) == 2 and all(item in self._makers for item in given):
             counts = [self._sums.get(item, 0) for item in given]
-            first, second = (abs(float(item)) for item in given)
+            first, second = (abs(float(item.detach())) for item in given)
             if (
                 bool(counts[0]) != bool(counts[1])
                 and max(first, second) > limit("drowned_part") * min(first, second) > 0

@@ -103,6 +103,7 @@ def test_outputs_that_are_equal_for_all_examples_are_told():
     assert "pool within each example" in made(lambda h, e: h.mean(0).expand(32, -1))["equal_examples"].prescription.text
     assert "equal_examples" not in made(lambda h, e: h + h.mean(0))
     assert "equal_examples" not in made(lambda h, e: h.mean(0).expand(32, -1), X[:1].expand(32, -1))
+    assert "equal_examples" not in made(lambda h, e: h, X + 1e6)
 
 
 def test_examples_that_are_compared_with_themselves_are_told():

@@ -182,6 +182,12 @@ def test_an_activation_that_does_nothing_is_told():
     assert "mixed_axes" not in answered(nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(0.2), nn.Linear(32, 4)), X)
 
 
+def test_a_smooth_activation_of_tiny_numbers_is_not_called_linear():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+    assert "mixed_axes" not in answered(model, 1e-6 * X)
+
+
 def test_a_divisor_of_both_signs_is_told():
     torch.manual_seed(0)
     assert "both signs" in answered(Made(lambda h, e: h / h.sum(-1, keepdim=True)), X)["signed_divisor"].title

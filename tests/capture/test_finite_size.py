@@ -73,22 +73,34 @@ def test_a_token_mixed_with_others_overlaps_with_itself():
     close(((squares - squares.mean()) / squares.mean()).square().mean(-1) * width, float(expected))
 
 
-def test_a_norm_over_a_small_batch_backward():
-    """Few samples: the inverse variance has a heavy tail and the projection is not small. Exact for equal samples."""
+def below_a_small_batch(epsilon: float) -> tuple[torch.Tensor, float, float]:
+    """Energy below a norm over 12 samples: measured, predicted for few and for many."""
     samples, draws = 12, 4000
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(samples, samples, generator=generator, dtype=torch.float64)
     x = torch.randn(draws, samples, generator=generator, dtype=torch.float64).requires_grad_()
     gradient = torch.randn(draws, samples, generator=generator, dtype=torch.float64) @ root
-    y = F.batch_norm(x.T, None, None, training=True, eps=1e-12).T
+    y = F.batch_norm(x.T, None, None, training=True, eps=epsilon).T
     (back,) = torch.autograd.grad(y, x, gradient)
     signal = Signal(Dense(torch.eye(samples, dtype=torch.float64)), torch.zeros(samples, dtype=torch.float64), draws)
     upstream = Gradient(Dense(root.T @ root))
-    finite, large = (kind(epsilon=1e-12).backward(upstream, signal, signal)[0] for kind in (FiniteBatchNorm, BatchNorm))
-    energy = back.square().mean(1)
-    close(energy, float(finite.energy()))
+    few, many = (norm(epsilon=epsilon).backward(upstream, signal, signal)[0] for norm in (FiniteBatchNorm, BatchNorm))
+    return back.square().mean(1), float(few.energy()), float(many.energy())
+
+
+def test_a_norm_over_a_small_batch_backward():
+    """Few samples: the inverse variance has a heavy tail and the projection is not small. Exact for equal samples."""
+    measured, few, many = below_a_small_batch(1e-12)
+    close(measured, few)
     with pytest.raises(AssertionError):
-        close(energy, float(large.energy()))
+        close(measured, many)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+def test_a_norm_over_a_small_batch_with_a_large_epsilon(epsilon):
+    """Gradients were `(v + eps) / v` too large: the mean inverse was that of `v`."""
+    measured, few, _ = below_a_small_batch(epsilon)
+    close(measured, few)
 
 
 def test_random_mixtures_of_tokens_overlap():

@@ -102,13 +102,13 @@ class FiniteBatchNorm(BatchNorm):
     """BatchNorm over `n` positions, to first order in what a finite batch does; `K` and `G` at the output.
 
     Forward   as `BatchNorm`
-    Backward  `G_x = E[1/v] (G - (K G + G K)/n + (K tr(K G) + 2 K G K)/n^2)` after centring `G`, which has lost what a
-              slope has along the channel
+    Backward  `G_x = E[1/(v + eps)] (G - (K G + G K)/n + (K tr(K G) + 2 K G K)/n^2)` after centring `G`, which has lost
+              what a slope has along the channel
 
-    The variance `v` of a channel over the batch fluctuates; the mean of its inverse is
-    `int_0^inf prod_i (1 + 2 s k_i / n)^(-1/2) ds` over the eigenvalues `k_i` of the kernel. The projection takes out
-    what points along the channel. For a gradient that came through an activation of the output the terms are those of
-    `ActivationGradient`; any other is taken as independent of the signal.
+    The variance `v` of a channel over the batch fluctuates; the mean of that inverse is
+    `int_0^inf e^(-s eps) prod_i (1 + 2 s k_i / n)^(-1/2) ds` over the eigenvalues `k_i` of the kernel. The projection
+    takes out what points along the channel. For a gradient that came through an activation of the output the terms are
+    those of `ActivationGradient`; any other is taken as independent of the signal.
     """
 
     carries = BatchNorm.carries
@@ -145,7 +145,7 @@ class FiniteBatchNorm(BatchNorm):
         return (self._left(gradient, Dense(values), *inputs),)
 
     def _inverse(self, kernel: Tensor) -> Tensor:
-        """`E 1/v` of channels with this kernel and kurtosis."""
+        """`E 1/(v + eps)` of channels with this kernel and kurtosis, in units where the mean of `v + eps` is one."""
         found = _mean_inverse(kernel)
         before = None if self.before is None else self.before()
         if before is None:
@@ -166,9 +166,10 @@ def _across(gradient: Gradient, output: Dense) -> Tensor:
 
 
 def _mean_inverse(kernel: Tensor) -> Tensor:
-    """`E[1 / x^T x]` of Gaussian `x` with the given covariance of trace one."""
+    """`E[1 / (x^T x + e)]` of Gaussian `x` with the given covariance, `e` what its trace leaves of one."""
     values = torch.linalg.eigvalsh(kernel).clamp_min(0.0)
+    rest = (1.0 - values.sum()).clamp_min(0.0)
     u = torch.linspace(-14.0, 14.0, 2001, dtype=torch.float64)
     s = u.exp()
-    decay = torch.log1p(2.0 * s[:, None] * values).sum(1) / -2.0
+    decay = torch.log1p(2.0 * s[:, None] * values).sum(1) / -2.0 - rest * s
     return torch.trapezoid((decay + u).exp(), u)

@@ -1,4 +1,4 @@
-"""`python -m studies.corpus.page`: the page's tables of the sixth to the eleventh set, from what `studies.corpus.fresh`
+"""`python -m studies.corpus.page`: the page's tables of the sixth to the twelfth set, from what `studies.corpus.fresh`
 has stored; the models of the sixth to the eighth are history (docs/log.md)."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMED_WAYS = {"theory": "theory alone", "default": "by default"}
 def main() -> None:
     """Write the tables."""
     made = {"": _tables(read(SIXTH)["models"])}
-    for which in ("seventh", "eighth", "eleventh"):
+    for which in ("seventh", "eighth", "eleventh", "twelfth"):
         models = read(file_of(which))["models"]
         large = {name: row for name, row in models.items() if name.startswith(f"{which}/large")}
         small = {name: row for name, row in models.items() if name not in large}

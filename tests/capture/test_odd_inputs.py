@@ -1,5 +1,7 @@
 """Norms of the raw input, token shifts, padding: against measurement over fresh initializations."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -126,3 +128,27 @@ def test_parameters_on_the_raw_input_keep_its_numbers(first, agreement):
     actual = measure(None, smooth, "noise", build=lambda: Neighbours(first), seeds=1)
     assert predicted["sum"].variance == pytest.approx(actual["sum"].variance, rel=1e-4)
     assert predicted["sum"].token_correlation == pytest.approx(actual["sum"].token_correlation, abs=1e-4)
+
+
+class Differentiated(nn.Module):
+    """A convolution of an input that the model itself makes require a gradient, as for gradient checkpoints."""
+
+    def __init__(self, requires_grad):
+        super().__init__()
+        self.first, self.norm = nn.Conv1d(1, 16, 5, 3, bias=False), nn.GroupNorm(16, 16)
+        self.second, self.requires_grad = nn.Conv1d(16, 16, 3), requires_grad
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.requires_grad = self.requires_grad
+        return self.second(F.gelu(self.norm(self.first(x))))
+
+
+def test_an_input_that_requires_a_gradient_is_predicted_as_one_that_does_not():
+    waves = torch.randn(2, 1, 100, generator=torch.Generator().manual_seed(0))
+    without, given = (
+        predict(build(partial(Differentiated, requires_grad)), waves.clone(), loss="noise")
+        for requires_grad in (False, True)
+    )
+    for name in ("first", "norm", "second"):
+        assert given[name].variance == without[name].variance > 0.0
+        assert given[name].grad_variance == without[name].grad_variance > 0.0

@@ -98,7 +98,7 @@ def _pixels(
     others = [n for place, n in enumerate(weight.shape) if place != outputs]
     fan_in, width = math.prod(others), weight.shape[outputs]
     units = torch.eye(fan_in, dtype=torch.float64).reshape(fan_in, *others).movedim(0, outputs)
-    args = tuple(units if item is weight else input.double() if item is input else item for item in call.args)
+    args = tuple(units if item is weight else input.detach().double() if item is input else item for item in call.args)
     kwargs = {key: units if item is weight else item for key, item in call.kwargs.items()}
     args, kwargs = mapped((args, kwargs), lambda item: None if item is bias and bias is not None else item)
     windows = call.function(*args, **kwargs).movedim(-rank - 1, -1)

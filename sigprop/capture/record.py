@@ -97,7 +97,8 @@ class Field(Record):
     so few that it is far from Gaussian: two numbers of a batch become plus and minus one. `is_odd`: a sum with a weight
     that is wide and not normal. `beside`: the dimension along which its inputs stand side by side as channels.
     `is_drawn`: functions and norms see that it is not Gaussian, and are drawn: sums of few products of weights of their
-    own, attention of a scale that varies. `step`: what it is of its inputs, entry by entry, where they are functions
+    own, attention of a scale that varies. `leaves_out`: times fixed numbers that are zero for some of the channels of a
+    position only. `step`: what it is of its inputs, entry by entry, where they are functions
     of its root as well.
     """
 
@@ -115,6 +116,7 @@ class Field(Record):
     is_odd: bool = False
     beside: int | None = None
     is_drawn: bool = False
+    leaves_out: bool = False
     call: Call | None = None
     output: int | None = None
     inputs: tuple[Record, ...] = ()
@@ -157,7 +159,14 @@ class Field(Record):
         if self.is_source:
             return False
         own = self.is_odd or bool(self.of_few) or (self.function is not None and self.slope is None)
-        return own or any(isinstance(item, Field) and item.is_curved for item in self.inputs)
+        return own or self.has_gaps or any(isinstance(item, Field) and item.is_curved for item in self.inputs)
+
+    @cached_property
+    def has_gaps(self) -> bool:
+        """Fixed numbers left out some channels between this tensor and its sources: they are not alike."""
+        if self.is_source:
+            return False
+        return self.leaves_out or any(isinstance(item, Field) and item.has_gaps for item in self.inputs)
 
     @cached_property
     def is_choice(self) -> bool:

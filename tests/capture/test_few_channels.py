@@ -112,3 +112,40 @@ def test_places_that_a_map_moves_stay_places(agreement):
     """Places were numbers of the same mean and kernel: half of an image was read outside of it."""
     x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     agreement(Moved, x, seeds=48, skip=("move",))  # cosines of two channels
+
+
+class LeftOut(nn.Module):
+    """Masks that leave out every second channel, twice on one path, and in both factors of a product."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+        made = [nn.Sequential(nn.Linear(8, 64), nn.LeakyReLU(), nn.Linear(64, 8)) for _ in range(2)]
+        self.scale, self.shift, self.out = *made, nn.Linear(8, 64)
+        self.register_buffer("mask", torch.arange(8) % 2.0)
+
+    def forward(self, x):
+        return self.out(self.run(self, x * self.mask, 1.0 - self.mask))
+
+
+def twice(m, kept, other):
+    return (other * m.shift(kept) + kept) * other
+
+
+def both(m, kept, other):
+    return (other * m.shift(kept)) * torch.tanh(m.scale(kept) * other)
+
+
+@pytest.mark.parametrize("run", [twice, both])
+def test_channels_that_masks_leave_out(run):
+    """As independent averages over channels the output had 2.9 times its variance, and gradients half of theirs."""
+    rows = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    found = measure(None, rows, build=lambda: LeftOut(run), seeds=64)
+    made = build(lambda: LeftOut(run))
+    predicted = predict(made, rows, loss="noise")
+    for name in ("out", "shift.0", "shift.2"):
+        one, other = found[name], predicted[name]
+        for column in ("variance", "grad_variance"):
+            assert getattr(other, column) == pytest.approx(
+                getattr(one, column), rel=0.03, abs=4 * one.errors[column]
+            ), (name, column)

@@ -24,6 +24,7 @@ from sigprop.capture.layout import (
     outer_streams,
     with_streams,
 )
+from sigprop.capture.noise import NOISE
 from sigprop.capture.record import Call, Field, Weight, independent, united
 from sigprop.capture.rules.operands import aligned, as_field, bound_to, relate_given, weight_sharing
 from sigprop.capture.rules.replayed import replayed
@@ -275,6 +276,8 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
     curved = first.is_curved or second.is_curved or isinstance(op, Product)
     if (curved and not independent(first, second)) or layout.has_keys:
         return replayed(capture, call)
+    if isinstance(op, Product) and first.has_gaps and second.has_gaps:
+        return replayed(capture, call, LEFT_OUT)
     if isinstance(op, Product) and (streams := outer_streams(layout, own_first, own_second)):
         wide = with_streams(layout, streams)
         return capture.drawn_field(wide, call, (first, second), "outer product of channels sampled")
@@ -296,6 +299,7 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
     return Field(layout, lambda _: node, sources, is_odd=odd, is_drawn=fixed, call=call, inputs=(first, second))
 
 
+LEFT_OUT = "channels that fixed numbers leave out, sampled"
 FEW = 32
 """Channels up to which fixed numbers that differ between them are kept in a sum: where something is, of which little is
 known from how far it is on average."""
@@ -357,12 +361,23 @@ def fixed_factor(capture: Capture, call: Call, field: Field, numbers: Tensor) ->
         layout, (own_field, _) = common_layout([field.layout, own])
     except Misaligned:
         return replayed(capture, call)
+    gaps = _leave_out(numbers, own)
+    if gaps and field.has_gaps:
+        return replayed(capture, call, LEFT_OUT)
 
     def make(_: Field) -> Node:
         kernel, mean = concrete_kernel(numbers, layout)
         return capture.apply(Modulate(kernel, mean), aligned(capture, field, layout, own_field))
 
-    return Field(layout, make, sources=field.sources, call=call, inputs=(field,))
+    return Field(layout, make, sources=field.sources, leaves_out=gaps, call=call, inputs=(field,))
+
+
+def _leave_out(numbers: Tensor, layout: Layout) -> bool:
+    """Whether numbers of a position are zero for some of its channels only."""
+    if numbers.is_meta or hasattr(numbers, NOISE) or not bool((numbers == 0.0).any()):
+        return False
+    zero = concrete_rows(numbers, layout) == 0.0
+    return bool((zero.any(1) & ~zero.all(1)).any())
 
 
 def _has_keys(item: Any) -> bool:

@@ -131,10 +131,20 @@ class DrawRecorder(Mode):
             self._follow(func, name, target, args, kwargs)
             if name in _FILLS:  # nothing is left to do on meta
                 return target
+        spread = self._spread(name, target, args, kwargs)
+        if spread is not None:
+            return spread
         result = _on_one_device(func, args, kwargs)
         if not writes:
             self._remember(func, name, target, args, kwargs, result)
         return result
+
+    def _spread(self, name: str, target: Tensor, args: tuple, kwargs: dict[str, Any]) -> Tensor | None:
+        """The std or variance of all entries, by which a constructor divides: that of their distribution."""
+        found = self.known(target).distribution if name in ("std", "var") and len(args) == 1 and not kwargs else None
+        if found is None or found.kind == UNKNOWN:
+            return None
+        return torch.tensor(found.variance ** (0.5 if name == "std" else 1.0), dtype=target.dtype)
 
     def _of_numbers(
         self, func: Callable, name: str, target: Any, args: tuple, kwargs: dict[str, Any], result: Any, writes: bool

@@ -79,3 +79,23 @@ def test_windows_are_followed_one_by_one(monkeypatch):
         assert apart[row.name].grad_variance == pytest.approx(row.grad_variance, rel=1e-4)
     for row in whole.parameters:
         assert apart.parameter(row.name).grad_second_moment == pytest.approx(row.grad_second_moment, rel=1e-4)
+
+
+class Tied(nn.Module):
+    """Rows that share one attention over columns: the weights of a batch, or of all of it, are those of each row."""
+
+    def __init__(self, over, width=48):
+        super().__init__()
+        self.embed, self.inside = nn.Linear(16, width), nn.Linear(width, 3 * width)
+        self.readout, self.over = nn.Linear(width, 16), over
+
+    def forward(self, x):
+        parts = self.inside(self.embed(x)).chunk(3, -1)
+        query, key, value = (part.unflatten(-1, (4, -1)).transpose(-2, -3) for part in parts)
+        scores = (query @ key.mT).sum(self.over, keepdim=True) * (12 * x.shape[1]) ** -0.5
+        return self.readout((scores.softmax(-1) @ value).transpose(-2, -3).flatten(-2))
+
+
+@pytest.mark.parametrize("over", [1, (0, 1)])
+def test_rows_that_share_one_attention(agreement, over):
+    agreement(lambda: Tied(over), torch.randn(2, 6, 10, 16, generator=torch.Generator().manual_seed(1)), "noise", 40)

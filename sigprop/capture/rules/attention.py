@@ -88,6 +88,7 @@ def attended(capture: Capture, call: Call, weights: Field, value: Field) -> Fiel
         return None
     if not independent(weights, value):
         return None
+    weights = _of_all(capture, call, weights, value)
     layout = _out_layout(weights.layout, value.layout)
     if layout is None:
         return None
@@ -99,6 +100,21 @@ def attended(capture: Capture, call: Call, weights: Field, value: Field) -> Fiel
     varied = capture.states.op(node).varied > VARIED
     sources: Any = united((weights, value)) if varied else None
     return Field(layout, lambda _: node, sources, is_drawn=varied, call=call, inputs=(weights, value))
+
+
+def _of_all(capture: Capture, call: Call, weights: Field, value: Field) -> Field:
+    """Weights that sequences of values share, one copy for each of them."""
+    missing = len(value.layout.dims) - len(weights.layout.dims)
+    dims, theirs = [()] * missing + list(weights.layout.dims), [()] * -missing + list(value.layout.dims)
+    dims[:-2] = [
+        mine or tuple(Axis(axis.size, axis.role) for axis in dim if axis.is_position)
+        for mine, dim in zip(dims[:-2], theirs[:-2], strict=True)
+    ]
+    if [*dims] == [*weights.layout.dims]:
+        return weights
+    made = arranged(dims, weights.layout.order)
+    expand = Call(torch.Tensor.expand, "expand", (weights, made.shape), {}, call.module)
+    return capture.drawn_field(made, expand, (weights,), "attention weights")
 
 
 def _out_layout(weights: Layout, value: Layout) -> Layout | None:

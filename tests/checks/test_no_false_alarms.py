@@ -1,5 +1,7 @@
 """What published models do on purpose is not called ill: each case is a false alarm that was raised once."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -37,6 +39,23 @@ class FilledByFormula(nn.Module):
 def test_a_formula_in_every_layer_is_no_copy():
     assert not found("equal_layers", FilledByFormula(copies=False), torch.randn(8, 32))
     assert found("equal_layers", FilledByFormula(copies=True), torch.randn(8, 32))
+
+
+class Referenced(nn.Module):
+    """A policy beside the copy of it that it is compared with."""
+
+    def __init__(self, frozen):
+        super().__init__()
+        self.policy = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 4))
+        self.old = copy.deepcopy(self.policy).requires_grad_(not frozen)
+
+    def forward(self, x):
+        return self.policy(x) - self.old(x + 1)
+
+
+def test_a_frozen_copy_is_meant():
+    assert not found("equal_layers", Referenced(frozen=True), torch.randn(8, 32))
+    assert found("equal_layers", Referenced(frozen=False), torch.randn(8, 32))
 
 
 class Gated(nn.Module):

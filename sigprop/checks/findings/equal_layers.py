@@ -17,8 +17,10 @@ from sigprop.results.report import Datum, Finding, Prescription
 
 @check("equal_layers", "draw", "two random parameters that hold the same numbers")
 def equal_layers(subject: Subject) -> Iterator[Finding]:
-    """Two draws agree in 64 entries with a chance below 2^-64: copies are the only explanation."""
-    rows = [row for row in subject.draws.matrices if not row.recorded and row.law != "other"]
+    """Two draws agree in 64 entries with a chance below 2^-64: copies are the only explanation. Frozen ones are meant:
+    targets, references, an old policy."""
+    frozen = {name for name, item in subject.model.named_parameters() if not item.requires_grad}
+    rows = [row for row in subject.draws.matrices if not row.recorded and row.law != "other" and row.name not in frozen]
     groups: dict[tuple, list[Draw]] = {}
     for row in rows:
         groups.setdefault((row.digest, row.shape), []).append(row)

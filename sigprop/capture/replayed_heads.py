@@ -270,16 +270,18 @@ class ReplayedHeads:
         return found
 
     def _drawn(self, *settings: Any) -> tuple[Replay, Tensor]:
-        """One replay; where heads cannot be left out, all are drawn."""
+        """One replay; where heads cannot be left out, as where a bias has all of them, all are drawn."""
         try:
             replay = Replay(*settings) if self._thinning is None else ThinReplay(self._thinning, *settings)
-            return replay, replay(self.weight)
+            weights = replay(self.weight)
+            if self._thinning is None or weights.numel() == math.prod(self._whole):
+                return replay, weights
         except RuntimeError:
             if self._thinning is None:
                 raise
-            self._thinning = None
-            self._arrange()
-            return self._drawn(*settings)
+        self._thinning = None
+        self._arrange()
+        return self._drawn(*settings)
 
     def matrix(self, values: Tensor) -> Tensor:
         """Attention weights as `[replica, head, sequence, output position, value position]`, one sequence if it does

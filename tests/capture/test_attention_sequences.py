@@ -99,3 +99,25 @@ class Tied(nn.Module):
 @pytest.mark.parametrize("over", [1, (0, 1)])
 def test_rows_that_share_one_attention(agreement, over):
     agreement(lambda: Tied(over), torch.randn(2, 6, 10, 16, generator=torch.Generator().manual_seed(1)), "noise", 40)
+
+
+class Shifted(nn.Module):
+    """Windows of many sequences, with a bias of each head that some of them may not see all of."""
+
+    def __init__(self, width=48):
+        super().__init__()
+        self.embed, self.inside = nn.Linear(16, width), nn.Linear(width, 3 * width)
+        self.readout, self.bias = nn.Linear(width, 16), nn.Parameter(torch.randn(4, 8, 8))
+
+    def forward(self, x):
+        parts = self.inside(self.embed(x)).chunk(3, -1)
+        query, key, value = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in parts)
+        mask = torch.zeros(len(x), 1, 8, 8)
+        mask[16:, :, :4, 4:] = mask[16:, :, 4:, :4] = -100.0
+        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=self.bias + mask)
+        return self.readout(seen.transpose(1, 2).flatten(2))
+
+
+def test_heads_with_a_bias_of_each_are_drawn_whole(agreement):
+    """One head was drawn for all, and a bias of four made four of it."""
+    agreement(Shifted, torch.randn(32, 8, 16, generator=torch.Generator().manual_seed(1)), "noise", seeds=40)

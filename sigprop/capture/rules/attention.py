@@ -13,9 +13,9 @@ from torch import Tensor
 
 from sigprop.capture.capture import THINNED, Capture, rule
 from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, are_streams, arranged, with_streams
-from sigprop.capture.record import Call, Field, independent, united
+from sigprop.capture.record import Call, Field, Weight, independent, united
 from sigprop.capture.replayed_heads import ReplayedHeads
-from sigprop.capture.rules.replayed import replayed
+from sigprop.capture.rules.replayed import of_weights, replayed
 from sigprop.theory.ops.attention import DrawnAttention
 from sigprop.theory.ops.attention.drawn import VARIED
 
@@ -146,6 +146,9 @@ def fused(
 ) -> Any:
     if not all(isinstance(item, Field) for item in (query, key, value)):
         return _sampled(capture, call)
+    # the state of a sum with fixed numbers has only averages over heads
+    if isinstance(attn_mask, Field) and attn_mask.call and all(isinstance(x, Weight) for x in attn_mask.call.records):
+        attn_mask = of_weights(capture, attn_mask.call)
     options = (attn_mask, dropout_p, is_causal, scale)
     groups = query.shape[-3] // key.shape[-3] if enable_gqa else 1
     inner = Call(attention_weights, "attention_weights", (query, key, groups, *options), {}, call.module)

@@ -158,6 +158,10 @@ class Radial(ActivationFunction):
         return self.function.derivative(x) + x * self.function.second_derivative(x)
 
 
+STEP = 1e-6
+"""Between which numbers a slope is taken that autograd does not have, in double precision."""
+
+
 def _differentiate(function: quadrature.Function, x: Tensor) -> Tensor:
     keep = torch.is_grad_enabled() and x.requires_grad
     with torch.enable_grad():
@@ -165,7 +169,12 @@ def _differentiate(function: quadrature.Function, x: Tensor) -> Tensor:
         value = function(leaf)
         if not value.requires_grad:  # locally constant
             return torch.zeros_like(x)
-        (slope,) = torch.autograd.grad(value.sum(), leaf, create_graph=True)
+        try:
+            (slope,) = torch.autograd.grad(value.sum(), leaf, create_graph=True)
+        except RuntimeError as error:
+            if "is not implemented" not in str(error):
+                raise
+            slope = (function(x + STEP) - function(x - STEP)) / (2.0 * STEP)
     return slope if keep else slope.detach()
 
 

@@ -30,6 +30,14 @@ def test_user_function_agrees_with_the_registered_one():
             torch.testing.assert_close(user.cross_moment(*args), known.cross_moment(*args), rtol=1e-8, atol=1e-10)
 
 
+def test_second_derivatives_that_autograd_does_not_have():
+    """Of torch's hardsigmoid as a part of another function (a gate of squeeze and excitation): it was a fault."""
+    x = torch.tensor([-4.0, -1.0, 0.5, 2.0, 5.0], dtype=torch.float64)
+    function = get(lambda x: x * functional.hardsigmoid(x), kinks=(-3.0, 3.0), name="mine")
+    expected = torch.where(x.abs() < 3, 1 / 3, 0.0)
+    torch.testing.assert_close(function.second_derivative(x), expected, rtol=1e-8, atol=1e-8, check_dtype=False)
+
+
 def test_kinks_of_a_user_function_matter():
     function = lambda x: (x - 0.37).clamp(min=0)  # noqa: E731
     shifted = get("relu").second_moment(1.0, -0.37)

@@ -8,13 +8,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.linear import leaning
-from sigprop.theory.states import ALL_TRANSFORMED, GIVEN, KEPT, AlongSignal, Gradient, Signal, ThroughActivation, ended
+from sigprop.theory.states import (
+    ALL_TRANSFORMED,
+    GIVEN,
+    KEPT,
+    AlongSignal,
+    Gradient,
+    Signal,
+    Status,
+    ThroughActivation,
+    ended,
+)
 
 LARGEST = 1 << 22
 """Entries of a kernel that are looked at, at most, to see how far the positions of a row are correlated."""
+ALONG = 0.02
+"""Share of the energy of a gradient that is along the signal, from which on gradients below are guesses."""
+LOST = "a gradient along a signal, through a map over tokens"
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +166,8 @@ class ChannelsToPositions(Op):
 
     Exact for independent channels of one distribution, as those of an output of fresh weights are.
 
-    What `E (sum g x)^2` of one channel has beyond independence is summed over the new axis.
+    What `E (sum g x)^2` of one channel has beyond independence is summed over the new axis. A gradient that is along
+    the signal by more than `ALONG` is a guess below.
     """
 
     carries = ALL_TRANSFORMED.but(
@@ -183,7 +198,12 @@ class ChannelsToPositions(Op):
         (x,) = inputs
         through = gradient.through_activation.moved(self._together).collected(x)
         kernel = self._together(gradient.kernel).scale(1.0 / self.count)
-        return (self.carries.gradient(gradient, kernel, through_activation=through),)
+        made, slope = self.carries.gradient(gradient, kernel, through_activation=through), gradient.along_signal.slope
+        if isinstance(slope, Tensor) and isinstance(output.kernel, Dense):
+            energy = applied(slope, applied(slope, output.kernel.values).T).diagonal().sum()
+            if float(energy) > ALONG * float(gradient.kernel.diagonal.sum()):
+                made = made.note(Status.ASSUMED, LOST)
+        return (made,)
 
     def _together(self, kernel: Kernel) -> Kernel:
         """Sums over the new axis, at the same place of it in both positions of a pair."""

@@ -29,6 +29,7 @@ from sigprop.theory.states import AlongSignal, Directions
 PASSING = frozenset(
     ("view", "reshape", "squeeze", "flatten", "to", "float", "double", "clone", "contiguous", "mean", "sum")
 )
+PRODUCTS = frozenset(("matmul", "mm", "bmm", "einsum"))
 SUMS = {"add": 1.0, "radd": 1.0, "sub": -1.0, "subtract": -1.0}
 
 
@@ -185,6 +186,19 @@ def _are_unlike(logits: Field) -> bool:
     return item.beside is not None
 
 
+def _are_products(logits: Field) -> bool:
+    """Logits, or terms of them, that are products of two tensors: classes are tokens, not outputs of weights. The
+    gradient is zero in sum over classes, and what tokens have in common receives nothing."""
+    waiting = [logits]
+    while waiting:
+        item = waiting.pop()
+        if item.made_by in PRODUCTS and len(item.fields) > 1:
+            return True
+        if not item.weights or item.made_by in SUMS:
+            waiting += item.fields
+    return False
+
+
 def _per_position(logits: Field, target: Tensor, place: int) -> Tensor:
     """The target of each row of the kernel."""
     shape = list(logits.shape)
@@ -221,6 +235,10 @@ def _softmax_gradient(
         evidence=signal.evidence,
         along_signal=AlongSignal(slope * counted / (classes * number), along * counted / (classes * number)),
     )
+    if _are_products(logits):
+        gradient = gradient.note(
+            Status.ASSUMED, "softmax over products of tokens: what classes have in common is not followed"
+        )
     if contact is not None and contact.bent:
         gradient = gradient.note(Status.ASSUMED, "slope of the soft-cap at the own logit of a tied head not followed")
     if contact is not None and contact.are_labels(torch.where(counted > 0, labels, -1)):

@@ -75,3 +75,24 @@ def test_gates_and_states_of_several_visits_are_not_drawn_together():
     """It was a fault: outputs of one map with one channel and of another with many stood in one kernel."""
     rows = {row.name: row for row in predict(build(Halting), A).parameters}
     assert rows["out.weight"].status == "assumed"
+
+
+def test_classes_that_are_products_of_tokens_are_a_guess():
+    """The gradient is zero in sum over classes: the last bias of the second tower receives none, and was told much."""
+
+    class Towers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            made = [nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32)) for _ in range(2)]
+            self.first, self.second = made
+
+        def forward(self, x):
+            return self.first(x) @ self.second(x).T
+
+    rows = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
+    matched = predict(build(Towers), rows, loss=lambda out: nn.functional.cross_entropy(out, torch.arange(16)))
+    assert {item.status for item in matched.parameters} == {"assumed"}
+    plain = predict(
+        build(lambda: nn.Linear(32, 16)), rows, loss=lambda out: nn.functional.cross_entropy(out, torch.arange(16))
+    )
+    assert all(item.status != "assumed" for item in plain.parameters)

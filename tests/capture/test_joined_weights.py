@@ -5,6 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sigprop.capture import build, predict
+
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 7, 1, 8, 2, 6]])
 
 
@@ -49,3 +51,23 @@ def test_positions_of_several(agreement, padded):
     found = agreement(lambda: Places(padded), IDS, seeds=32)
     rows = {row.name: row.grad_second_moment for row in found.parameters}
     assert rows["rest"] == 0.0
+
+
+class Cells(nn.Module):
+    """Steps of a cell, for which there is no rule, on what is put together of the input and its last state."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.listen, self.cell = nn.LSTM(8, width, batch_first=True), nn.LSTMCell(8 + width, width)
+        self.readout = nn.Linear(width, 8)
+
+    def forward(self, x):
+        seen = self.listen(x)[0]
+        state = self.cell(torch.cat([x[:, 0], seen[:, -1]], -1))
+        return self.readout(self.cell(torch.cat([x[:, 1], state[0]], -1), state)[0])
+
+
+def test_what_a_function_without_a_rule_makes_of_joined_weights_is_a_guess():
+    """The registry of rules was asked for `lstm_cell`, and its error was what the user saw."""
+    found = predict(build(Cells), torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0)), loss="noise")
+    assert found["readout"].status == "assumed"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture, by_rule, rule
+from sigprop.capture.capture import RULES, Capture, by_rule, rule
 from sigprop.capture.layout import (
     BATCH,
     CHANNEL,
@@ -179,10 +179,13 @@ def weight_sharing(weight: Weight, layout: Layout) -> Tensor:
 
 
 def _is_joined(weight: Weight) -> bool:
-    """Whether its channels come from several weights."""
+    """Whether its channels come from several weights, by functions that have rules."""
     call = weight.call
-    above = [] if call is None else [item for item in call.records if isinstance(item, Weight)]
-    return any(map(_is_joined, above)) or (call is not None and call.name in (*TOGETHER, "pad"))
+    if call is None or call.name not in RULES:
+        return False
+    return call.name in (*TOGETHER, "pad") or any(
+        isinstance(item, Weight) and _is_joined(item) for item in call.records
+    )
 
 
 def entry_labels(weight: Weight) -> Labels:

@@ -108,7 +108,7 @@ class DrawRecorder(Mode):
         self.keep(tensor, numbers.detach() if entries is None else entries, None if entries is None else numbers)
 
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
-        if torch.jit.is_tracing():  # torch would crash; the caller builds with real weights then
+        if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage] torch would crash
             raise UnsupportedError("a constructor that calls torch.jit.trace cannot be built without weights")
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 Self = TypeVar("Self", bound="Kernel")
+ROUNDING = 1e-7
+"""Of the sum over tokens of a gradient, against that of identical tokens: what cancels to less is rounding."""
 NO_DIRECTION = 1e-12
 """A token whose mean square is this small beside the largest has no direction (in norm: a millionth)."""
 
@@ -86,6 +88,14 @@ class Kernel(ABC):
     @abstractmethod
     def total(self) -> Tensor:
         """Sum over all ordered token pairs."""
+
+    def summed(self) -> Tensor:
+        """Mean square of the sum over tokens; zero where only rounding is left of it.
+
+        Nobody sees a shift that all keys have in common: what float32 draws leave of that sum is no number.
+        """
+        total = self.total()
+        return torch.where(total > ROUNDING * self.tokens**2 * self.level, total, torch.zeros_like(total))
 
     @abstractmethod
     def token_average(self, vector: Tensor) -> Tensor:

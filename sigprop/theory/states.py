@@ -203,8 +203,6 @@ CORRECTED = {"directions": "finite_width", "along_signal": "along_signal", "thro
 """Parts of a gradient, by the correction that they belong to."""
 FEW = 32
 """Channels up to which their own average counts: beyond it is at most 3 % of a variance."""
-ROUNDING = 1e-7
-"""Of the sum over tokens of a gradient, against that of identical tokens: what cancels to less is rounding."""
 
 
 Self = TypeVar("Self", bound="State")
@@ -343,12 +341,8 @@ class Gradient(State):
         return self.kernel.level
 
     def summed(self) -> Tensor:
-        """Mean square of the sum over tokens, which a bias receives; zero where only rounding is left of it.
-
-        Nobody sees a shift that all keys have in common: what float32 draws leave of that sum is no number.
-        """
-        total, most = self.kernel.total(), self.kernel.tokens**2 * self.energy()
-        return torch.where(total > ROUNDING * most, total, torch.zeros_like(total))
+        """Mean square of the sum over tokens, which a bias receives."""
+        return self.kernel.summed()
 
     def summary(self) -> tuple[Tensor, Tensor]:
         """Mean square over all entries and token correlation."""

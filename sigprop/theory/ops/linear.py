@@ -113,15 +113,15 @@ class Linear(Op):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         x = self._seen(*inputs)
         directions = gradient.directions.at_part(self._from_input(output.kernel, x.kernel))
-        kernel = gradient.kernel.scale(self.fan_out * self.variance)
-        kernel = through_weights(kernel, x.kernel, directions, self.fan_in)
+        scaled = gradient.kernel.scale(self.fan_out * self.variance)
+        kernel = through_weights(scaled, x.kernel, directions, self.fan_in)
         excess = self._together(gradient, x) * (1.0 + 2.0 / x.fluctuation.pair) * self.fan_out * self.variance
         slope, rest = gradient.along_signal.slope, gradient.along_signal.rest * (self.fan_out / self.fan_in)
         if isinstance(slope, Tensor):
             slope = slope * self.fan_out * self.variance
             kernel = kernel.like(kernel.values + leaning(x.kernel.values, slope, rest))
-        if not torch.any(gradient.summed()):  # as below BatchNorm: weights keep the sum over tokens at zero
-            kernel = kernel.centred()
+        if kernel is not scaled and not torch.any(gradient.kernel.summed()):
+            kernel = kernel.centred()  # weights keep the sum over tokens at zero, as below BatchNorm
         along, through = AlongSignal(slope, rest), ThroughActivation(gain_excess=excess)
         directions = Directions(directions.radial, response=directions.response)
         parts = {"directions": directions, "along_signal": along, "through_activation": through}

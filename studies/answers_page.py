@@ -32,7 +32,7 @@ def bugs(stored: dict[str, Any]) -> dict[str, list[str]]:
         rows, said = stored[name]["rows"], stored[name].get("read", {})
         marks = ", ".join(f"{key} {sum(bool(row[key]) for row in rows)}" for key in ("found", "cause", "fix"))
         share = f"{len(rows)} of {count} judged: {marks}"
-        if name != "open":
+        if name not in ("open", "held_out"):
             told.append(f"- {title}: {share}.")
         ran = [row["works"] for row in rows if row["works"] is not None]
         lines += ["", f"## {title}", ""]

@@ -24,6 +24,7 @@ def test_no_number_of_a_composition_is_exact_and_wrong(name):
 
 WORSE = {
     "cnn group 64x8 noise": "gradients 5.1 % off with the corrections, 2.0 % without",
+    "cnn batch 32x8 cross_entropy": "gradients 4.4 % off with the corrections, 3.0 % without (and eight rows outside)",
 }
 """Networks that the corrections are known to make worse: strict, so that one that is mended leaves the list."""
 

@@ -192,5 +192,6 @@ class DrawnTokenLinear(TokenMap):
         """Averaged over the entries of `W`, as `TokenLinear` has them."""
         taken = PositionsToChannels(torch.arange(self.law.fan_in)[None], self.law.fan_in, mixes=True).forward(*inputs)
         made = self.law.forward(taken)
-        (above,) = ChannelsToPositions(self.law.fan_out).backward(gradient, made, made)
+        apart = ChannelsToPositions(self.law.fan_out)
+        (above,) = apart.backward(gradient, apart.forward(made), made)
         return self.law.parameters(above, taken)

@@ -49,19 +49,21 @@ class _Levelled(TorchFunctionMode):
         if len(learned) == len(given):
             self._made[output] = min(learned, key=lambda item: item[1])
         elif func in PRODUCTS and any(item in self._made for item in given[:2]):
-            name, _ = min((self._made[item] for item in given[:2] if item in self._made), key=lambda item: item[1])
-            bare = output
-            if func in LAYERS:  # its bias is left as it is
-                bare = func(*args[:2], None, *args[3:], **{key: item for key, item in kwargs.items() if key != "bias"})
-            size, entering = (
-                _size(bare),
-                max((_size(item) for item in given[:2] if item not in self._made), default=1.0),
-            )
-            off = _is_off(size) and _is_off(
-                size / (entering or 1.0)
-            )  # else what it reads is, and no matrix is to blame
-            output = bare * self.factors.setdefault(name, 1 / size if off else 1.0) + (output - bare)
+            return self._rescaled(func, args, kwargs, given[:2], output)
         return output
+
+    def _rescaled(
+        self, func: Any, args: tuple, kwargs: dict[str, Any], factors: list[Tensor], output: Tensor
+    ) -> Tensor:
+        """At unit size, its bias as it is. Where output and input are of one size no matrix is to blame."""
+        bare = output
+        if func in LAYERS:
+            bare = func(*args[:2], None, *args[3:], **{key: item for key, item in kwargs.items() if key != "bias"})
+        name, _ = min((self._made[item] for item in factors if item in self._made), key=lambda item: item[1])
+        entering = max((_size(item) for item in factors if item not in self._made), default=1.0)
+        size = _size(bare)
+        off = _is_off(size) and _is_off(size / (entering or 1.0))
+        return bare * self.factors.setdefault(name, 1 / size if off else 1.0) + (output - bare)
 
 
 def _size(item: Tensor) -> float:

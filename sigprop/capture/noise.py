@@ -14,8 +14,20 @@ import torch
 from torch import Tensor
 
 NOISE = "_sigprop_noise"
-MAKERS = frozenset(("randn", "randn_like", "rand", "rand_like", "normal", "uniform", "bernoulli", "exponential"))
-ENTRYWISE = frozenset("add radd sub rsub mul rmul div truediv neg floor exp log sqrt clamp".split())  # noqa: SIM905
+STANDARD = {"randn": "normal", "randn_like": "normal", "rand": "uniform", "rand_like": "uniform"}
+DIRECT = frozenset((*STANDARD, "normal"))
+"""Makers that return new numbers; the others fill a tensor."""
+USUAL: dict[str, dict[str, float]] = {
+    "normal": {"mean": 0.0, "std": 1.0},
+    "uniform": {"from": 0.0, "to": 1.0},
+    "bernoulli": {"p": 0.5},
+    "exponential": {"lambd": 1.0},
+}
+"""Distributions that fill a tensor, and their parameters where none are given."""
+MAKERS = frozenset((*STANDARD, *USUAL))
+ENTRYWISE = frozenset(
+    ("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "neg", "floor", "exp", "log", "sqrt", "clamp")
+)
 FEWEST, ENTRIES = 16, 1 << 18
 """Samples that tell second moments, of so many entries together."""
 
@@ -56,20 +68,13 @@ def _way(made: Tensor, func: Callable, name: str, args: tuple, kwargs: dict[str,
     return made_of
 
 
-DIRECT = frozenset(("randn", "randn_like", "rand", "rand_like", "normal"))
-"""Makers that return new numbers; the others fill a tensor."""
-
-
 def _filled(name: str, numbers: tuple, kwargs: dict[str, Any], made: Tensor) -> Any:
     """A way to fill a tensor by a distribution of two numbers or fewer, of which the first may be given by name."""
-    kind = name.removesuffix("_like")
-    if name not in ("randn", "randn_like", "rand", "rand_like"):
-        names = {"normal": ("mean", "std"), "uniform": ("from", "to"), "bernoulli": ("p",), "exponential": ("lambd",)}
-        usual = {"normal": (0.0, 1.0), "uniform": (0.0, 1.0), "bernoulli": (0.5,), "exponential": (1.0,)}[name]
-        found = [kwargs.get(key, other) for key, other in zip(names[name], usual, strict=True)]
+    kind = STANDARD.get(name, name)
+    found = list(USUAL[kind].values())
+    if name in USUAL:
+        found = [kwargs.get(key, usual) for key, usual in USUAL[kind].items()]
         found[: len(numbers)] = [_number(item) for item in numbers[: len(found)]]
-    else:
-        kind, found = {"randn": "normal", "rand": "uniform"}[kind], [0.0, 1.0]
     if None in found:
         return None
     shape, dtype = made.shape, made.dtype

@@ -45,25 +45,11 @@ KEYWORDS = {"layer_norm": "weight", "rms_norm": "weight", "group_norm": "weight"
 PRODUCTS = ("matmul", "rmatmul", "mm", "bmm", "einsum", "linear")
 SLOPES = ("relu", "clamp", "clip", "softmax", "sigmoid", "tanh", "exp", "sqrt", "log", "where", "masked", "max", "min")
 EXPONENTIALS, LOOK_BACK = ("exp", "exp2"), 50
-CUTS = (
-    "data",
-    "detach",
-    "argmax",
-    "argmin",
-    "round",
-    "sign",
-    "floor",
-    "ceil",
-    "one_hot",
-    "topk",
-    "argsort",
-    "tensor",
-    "new_tensor",
-)
 CHOICES = ("argmax", "argmin", "one_hot", "topk", "argsort")
+STEPS = ("round", "sign", "floor", "ceil", "trunc", "heaviside")
+CUTS = ("data", "detach", "tensor", "new_tensor", *CHOICES, *STEPS)
 NUMBERS = ("item", "tolist", "numpy", "float", "int")
 """What makes a plain number, or an array, of a tensor."""
-STEPS = ("round", "sign", "floor", "ceil", "trunc", "heaviside")
 STRAIGHT = "a step has no slope: hand the gradient through (straight-through: x + (round(x) - x).detach())"
 CHOICE = (
     "a choice has no gradient: multiply what is chosen by the weights (gate, probabilities) of the router that chose "

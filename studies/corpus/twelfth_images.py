@@ -20,27 +20,9 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from studies.corpus.case import Case, ids, noise
+from studies.corpus.eleventh_images import Net, Residual
 
 # -- parts and losses that several share
-
-
-class Net(nn.Module):
-    """Named parts and what the forward pass does with them."""
-
-    def __init__(self, run: Callable[..., Any], **parts: Any):
-        super().__init__()
-        self.run = run
-        for name, part in parts.items():
-            keep = self.register_buffer if type(part) is Tensor else partial(setattr, self)
-            keep(name, nn.ModuleList(part) if isinstance(part, list) else part)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.run(self, *inputs)
-
-
-class Residual(nn.Sequential):
-    def forward(self, input: Tensor) -> Tensor:
-        return input + super().forward(input)
 
 
 def init(model: Any, weight: Any, *kinds: type, bias: Any = nn.init.zeros_) -> Any:

@@ -110,7 +110,7 @@ def _of_all(capture: Capture, call: Call, weights: Field, value: Field) -> Field
         mine or tuple(Axis(axis.size, axis.role) for axis in dim if axis.is_position)
         for mine, dim in zip(dims[:-2], theirs[:-2], strict=True)
     ]
-    if [*dims] == [*weights.layout.dims]:
+    if dims == list(weights.layout.dims):
         return weights
     made = arranged(dims, weights.layout.order)
     expand = Call(torch.Tensor.expand, "expand", (weights, made.shape), {}, call.module)
